@@ -1,0 +1,65 @@
+"""Loadsheet: memory, compute and money of an LLM experiment, before the GPU is rented."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+#: public name -> module that holds it; resolved on first use, so `import loadsheet` stays instant
+_PUBLIC = {
+    "BadConfig": "errors",
+    "BadFile": "errors",
+    "BadInput": "errors",
+    "LoadsheetError": "errors",
+    "UnknownGpu": "errors",
+    "UnknownKey": "errors",
+    "UnknownModel": "errors",
+    "UnknownName": "errors",
+    "UnsupportedArchitecture": "errors",
+    "Estimate": "ledger",
+    "Item": "ledger",
+    "Ledger": "ledger",
+    "Sheet": "sheet",
+    "gpu": "hardware",
+    "gpus": "hardware",
+    "model": "arch.read",
+    "models": "arch.read",
+    "plan": "sheet",
+}
+
+__all__ = sorted(_PUBLIC)  # noqa: PLE0605  (the names come from the table above)
+
+if TYPE_CHECKING:
+    from loadsheet.arch.read import model as model
+    from loadsheet.arch.read import models as models
+    from loadsheet.errors import BadConfig as BadConfig
+    from loadsheet.errors import BadFile as BadFile
+    from loadsheet.errors import BadInput as BadInput
+    from loadsheet.errors import LoadsheetError as LoadsheetError
+    from loadsheet.errors import UnknownGpu as UnknownGpu
+    from loadsheet.errors import UnknownKey as UnknownKey
+    from loadsheet.errors import UnknownModel as UnknownModel
+    from loadsheet.errors import UnknownName as UnknownName
+    from loadsheet.errors import UnsupportedArchitecture as UnsupportedArchitecture
+    from loadsheet.hardware import gpu as gpu
+    from loadsheet.hardware import gpus as gpus
+    from loadsheet.ledger import Estimate as Estimate
+    from loadsheet.ledger import Item as Item
+    from loadsheet.ledger import Ledger as Ledger
+    from loadsheet.sheet import Sheet as Sheet
+    from loadsheet.sheet import plan as plan
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'loadsheet' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"loadsheet.{_PUBLIC[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})
