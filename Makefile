@@ -1,0 +1,66 @@
+# Everything runs in .venv, which the targets make and fill by themselves. It is filled anew only when
+# pyproject.toml changes: the package is installed in place, so edits to the source count at once.
+
+.PHONY: help demo test lint docs bench clean
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The first Python that is new enough; `make PYTHON=/path/to/python3.12 test` names another.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
+
+DEMO := plan llama-3-8b --gpu h100-sxm --task train
+GENERATED := README.md $(wildcard docs/*.md)
+COG := $(BIN)/cog -I tools -U --verbosity=1
+# What the shell that calls make has set up must not leak into the venv.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+help:
+	@echo "make demo    the sheet of one plan, in a venv of its own"
+	@echo "make test    the tests and the examples in the docstrings"
+	@echo "make lint    style, types, layering, and that the documents are up to date"
+	@echo "make docs    generate anew what the documents quote"
+	@echo "make bench   how long the commands take"
+	@echo "make clean   remove the venv and the caches"
+
+# "Does not fit" is the right answer here, and its exit status is 1. A crash would exit with 1 as well,
+# so the verdict is asked for too.
+demo: $(VENV)/installed
+	@$(BIN)/loadsheet $(DEMO) || test $$? -eq 1
+	@$(BIN)/loadsheet $(DEMO) --json | grep -q '"does_not_fit"' || { \
+		echo "make demo: expected the verdict \"does_not_fit\", got another one (above)" >&2; exit 1; }
+
+test: $(VENV)/installed-dev
+	$(BIN)/pytest
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(COG) --check --diff --check-fail-msg='The documents are out of date: run `make docs`.' $(GENERATED)
+
+docs: $(VENV)/installed-dev
+	$(COG) -r $(GENERATED)
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python bench/bench.py
+
+clean:
+	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; hint: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make a venv; hint: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+
+$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
+	$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
+	$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@ $(VENV)/installed

@@ -1,0 +1,100 @@
+"""What the documents quote: every number and every help text comes from the package itself.
+
+A document holds a comment that calls one of these functions; cog runs it and puts what it prints below
+(`make docs`), or finds that the document has fallen behind (`make lint`)::
+
+    <!-- [[[cog
+    import docs
+    docs.shell("loadsheet params gpt2")
+    ]]] -->
+    <!-- [[[end]]] -->
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shlex
+from collections.abc import Iterator
+from doctest import DocTestParser
+from typing import Any
+
+import click
+import cog
+from click.testing import CliRunner
+
+from loadsheet.cli import main
+
+WIDTH = 100
+#: no colour, one width, and nothing of the caller's terminal
+ENVIRONMENT = {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb", "FORCE_COLOR": None}
+
+
+def run(command: str, status: int) -> str:
+    """What the command line prints; RuntimeError if it ends with another exit status."""
+    program, *arguments = shlex.split(command)
+    if program != "loadsheet":
+        raise RuntimeError(f"{command}: expected a `loadsheet` command")
+    result = CliRunner().invoke(
+        main, arguments, prog_name="loadsheet", env=ENVIRONMENT, terminal_width=WIDTH, catch_exceptions=False
+    )
+    if result.exit_code != status:
+        raise RuntimeError(f"{command}: exit status {result.exit_code}, expected {status}\n{result.output}")
+    return "\n".join(line.rstrip() for line in result.output.splitlines())
+
+
+def fence(text: str, language: str) -> None:
+    """A block of literal text."""
+    cog.outl(f"```{language}\n{text}\n```")
+
+
+def shell(*commands: str, status: int = 0, lines: int | None = None) -> None:
+    """A session at the prompt; `lines` cuts each answer, and the cut is shown."""
+    parts = []
+    for command in commands:
+        answer = run(command, status).splitlines()
+        if lines is not None and len(answer) > lines:
+            answer = [*answer[:lines], f"… ({len(answer) - lines} more lines)"]
+        parts.append("\n".join([f"$ {command}", *answer]))
+    fence("\n\n".join(parts), "console")
+
+
+def output(command: str, status: int = 0) -> None:
+    """The answer alone, without the prompt."""
+    fence(run(command, status), "text")
+
+
+def helps() -> None:
+    """A section with the help text of every visible command, groups before what is in them."""
+    for name in names(main, "loadsheet"):
+        cog.outl(f"\n## `{name}`\n")
+        fence(run(f"{name} --help", 0), "text")
+
+
+def names(command: click.Command, name: str) -> Iterator[str]:
+    """The words that call the command, then those of every visible command below it, sorted."""
+    yield name
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=name)
+        for child_name in sorted(command.list_commands(context)):
+            child = command.get_command(context, child_name)
+            if child is not None and not child.hidden:
+                yield from names(child, f"{name} {child_name}")
+
+
+def python(source: str) -> None:
+    """A session with the Python interface: the statements as written, each followed by its answer.
+
+    `source` is written like the input of a doctest, `>>>` and `...` included, without the answers.
+    A statement that raises stops the generation.
+    """
+    shown: list[str] = []
+    variables: dict[str, Any] = {}
+    for example in DocTestParser().get_examples(source):
+        first, *rest = example.source.rstrip("\n").split("\n")
+        shown += [f">>> {first}", *(f"... {line}" for line in rest)]
+        answer = io.StringIO()
+        with contextlib.redirect_stdout(answer):
+            exec(compile(example.source, "<document>", "single"), variables)  # as the prompt would
+        shown += [line.rstrip() for line in answer.getvalue().splitlines()]
+    fence("\n".join(shown), "pycon")
