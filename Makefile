@@ -57,10 +57,10 @@ $(VENV)/bin/python:
 		echo "$(PYTHON) cannot make a venv; hint: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 
-$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
+$(VENV)/installed: pyproject.toml $(VENV)/bin/python
 	$(PIP_INSTALL) --editable .
 	@touch $@
 
-$(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
+$(VENV)/installed-dev: pyproject.toml $(VENV)/bin/python
 	$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/installed
