@@ -1,0 +1,257 @@
+"""Dense decoders of Llama's kind: pre-norm blocks, rotary attention, gated MLP, with small variations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadsheet.arch.config import Config
+from loadsheet.arch.families.parts import (
+    FULL, GEMMA_RMS, LAYER_NORM, RMS, Reach, Sizes, assemble, optional_window, reaches, read_sizes,
+)  # fmt: skip
+from loadsheet.arch.layers.attention import Attention, AttentionNames
+from loadsheet.arch.layers.base import Layer, Norm, NormStyle
+from loadsheet.arch.layers.mlp import MLP, GatedMLP
+from loadsheet.arch.model import Block, Model
+
+
+def attention(s: Sizes, reach: Reach = FULL, **switches: Any) -> Attention:
+    """Attention with a config's sizes."""
+    window, chunk = reach
+    return Attention(s.hidden_size, s.heads, s.kv_heads, s.head_dim, window=window, chunk=chunk, **switches)
+
+
+def gated_mlp(s: Sizes, **switches: Any) -> GatedMLP:
+    """The gated MLP with a config's sizes."""
+    return GatedMLP(s.hidden_size, s.intermediate_size, s.activation, **switches)
+
+
+def pre_norm(s: Sizes, mixer: Layer, mlp: Layer, norm: NormStyle = RMS, **switches: Any) -> Block:
+    """x + mixer(norm(x)), then x + mlp(norm(x))."""
+    d = s.hidden_size
+    return Block(mixer, mlp, norm_1=Norm(d, norm), norm_2=Norm(d, norm), **switches)
+
+
+def llama(c: Config) -> Model:
+    """Llama 1-3, and what loads as it (TinyLlama, SmolLM2, Yi, DeepSeek-LLM, ...)."""
+    s = read_sizes(c)
+    bias, mlp_bias = c.flag("attention_bias", default=False), c.flag("mlp_bias", default=False)
+
+    def block(_: Any) -> Block:
+        return pre_norm(s, attention(s, bias=bias), gated_mlp(s, bias=mlp_bias))
+
+    return assemble(c, s, block, [FULL] * s.num_layers, norm=RMS)
+
+
+def granite(c: Config) -> Model:
+    """Granite 3 dense: Llama with scaled residuals, which cost nothing that we count."""
+    return llama(c)
+
+
+def mistral(c: Config) -> Model:
+    """Mistral: Llama without biases, perhaps with one sliding window for all layers."""
+    s = read_sizes(c)
+    keys = [(optional_window(c), None)] * s.num_layers
+    return assemble(c, s, lambda k: pre_norm(s, attention(s, k), gated_mlp(s)), keys, norm=RMS)
+
+
+def qwen2_windows(c: Config, s: Sizes) -> list[Reach]:
+    """Qwen's windows: used only if `use_sliding_window`, and then from layer `max_window_layers` on."""
+    window = optional_window(c) if c.flag("use_sliding_window", default=False) else None
+    first = c.size("max_window_layers", default=28, minimum=0)
+    kinds = reaches(c, s.num_layers, lambda i: "sliding_attention" if window and i >= first else "full_attention", window)
+    return [kind if window else FULL for kind in kinds]
+
+
+def qwen2(c: Config) -> Model:
+    """Qwen 1.5, 2, 2.5: biases on q, k, v."""
+    s = read_sizes(c)
+
+    def block(k: Reach) -> Block:
+        return pre_norm(s, attention(s, k, bias=True, out_bias=False), gated_mlp(s))
+
+    return assemble(c, s, block, qwen2_windows(c, s), norm=RMS)
+
+
+def qwen3(c: Config) -> Model:
+    """Qwen 3 dense: a norm on each query and key head instead of the biases."""
+    s = read_sizes(c, head_dim=128)
+    bias = c.flag("attention_bias", default=False)
+
+    def block(k: Reach) -> Block:
+        return pre_norm(s, attention(s, k, bias=bias, qk_norm="head"), gated_mlp(s))
+
+    return assemble(c, s, block, qwen2_windows(c, s), norm=RMS)
+
+
+def phi3(c: Config) -> Model:
+    """Phi-3, Phi-3.5-mini, Phi-4: q, k, v in one matrix, gate and up in another."""
+    s = read_sizes(c)
+    keys = [(optional_window(c), None)] * s.num_layers
+
+    def block(k: Reach) -> Block:
+        return pre_norm(s, attention(s, k, fused_qkv=True), gated_mlp(s, fused="gate_up_proj"))
+
+    return assemble(c, s, block, keys, norm=RMS)
+
+
+def olmo(c: Config) -> Model:
+    """OLMo 1: LayerNorm without any parameter."""
+    s = read_sizes(c)
+    bias = c.flag("attention_bias", default=False)
+    norm = NormStyle("layer", weight=False)
+    return assemble(
+        c, s, lambda _: pre_norm(s, attention(s, bias=bias), gated_mlp(s), norm), [FULL] * s.num_layers, norm=norm
+    )
+
+
+def olmo2(c: Config) -> Model:
+    """OLMo 2 and 3: norms after the sub-layers, q and k normed over all heads; OLMo 3 with windows."""
+    s = read_sizes(c)
+    bias = c.flag("attention_bias", default=False)
+    keys = [FULL] * s.num_layers
+    if c.data.get("model_type") == "olmo3":
+        window = c.size("sliding_window", default=4096)
+        keys = reaches(c, s.num_layers, lambda i: "full_attention" if i % 4 == 3 else "sliding_attention", window)
+
+    def block(k: Reach) -> Block:
+        d = s.hidden_size
+        return Block(
+            attention(s, k, bias=bias, qk_norm="all"), gated_mlp(s), post_1=Norm(d, RMS), post_2=Norm(d, RMS),
+            norm_names=("", "", "post_attention_layernorm", "post_feedforward_layernorm"),
+        )  # fmt: skip
+
+    return assemble(c, s, block, keys, norm=RMS)
+
+
+def starcoder2(c: Config) -> Model:
+    """StarCoder 2: LayerNorm, plain MLP, biases, tied head."""
+    s = read_sizes(c, tied=True, activation="gelu_pytorch_tanh")
+    bias = c.flag("use_bias", default=True)
+    keys = [(optional_window(c), None)] * s.num_layers
+
+    def block(k: Reach) -> Block:
+        mlp = MLP(s.hidden_size, s.intermediate_size, s.activation, bias=bias, names=("c_fc", "c_proj"))
+        return pre_norm(s, attention(s, k, bias=bias), mlp, LAYER_NORM)
+
+    return assemble(c, s, block, keys, norm=LAYER_NORM)
+
+
+class HeadNorms(Norm):
+    """StableLM's q/k norms: one LayerNorm module for each head, without bias."""
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__(head_dim, NormStyle("layer", weight=False), groups=heads)
+        self.numel = heads * head_dim
+        for head in range(heads):
+            self.own(f"norms.{head}.weight", (head_dim,), "norm")
+
+
+def stablelm(c: Config) -> Model:
+    """StableLM: LayerNorm with bias, gated MLP; attention and MLP side by side if the config says so."""
+    s = read_sizes(c)
+    bias, parallel = c.flag("use_qkv_bias", default=False), c.flag("use_parallel_residual", default=False)
+    qk_norm = c.flag("qk_layernorm", default=False)
+
+    def block(_: Any) -> Block:
+        mixer = attention(s, bias=bias, out_bias=False)
+        if qk_norm:
+            mixer.q_norm = mixer.add("q_layernorm", HeadNorms(s.heads, s.head_dim))
+            mixer.k_norm = mixer.add("k_layernorm", HeadNorms(s.kv_heads, s.head_dim))
+        d = s.hidden_size
+        second = None if parallel else Norm(d, LAYER_NORM)
+        return Block(mixer, gated_mlp(s), norm_1=Norm(d, LAYER_NORM), norm_2=second, parallel=parallel)
+
+    return assemble(c, s, block, [FULL] * s.num_layers, norm=LAYER_NORM)
+
+
+def cohere(c: Config) -> Model:
+    """Command R and R7B: attention and MLP side by side after one LayerNorm without bias, tied head."""
+    s = read_sizes(c, tied=True)
+    bias = c.flag("attention_bias", default=False)
+    norm = NormStyle("layer", bias=False)
+    qk_norm = "per_head" if c.data.get("model_type") == "cohere" and c.flag("use_qk_norm", default=False) else None
+    keys = [FULL] * s.num_layers
+    if c.data.get("model_type") == "cohere2":
+        window, every = c.size("sliding_window", default=4096), c.size("sliding_window_pattern", default=4)
+        keys = reaches(
+            c, s.num_layers, lambda i: "sliding_attention" if (i + 1) % every else "full_attention", window
+        )
+
+    def block(k: Reach) -> Block:
+        mixer = attention(s, k, bias=bias, qk_norm=qk_norm, norm_style=norm)
+        return Block(mixer, gated_mlp(s), norm_1=Norm(s.hidden_size, norm), parallel=True)
+
+    return assemble(c, s, block, keys, norm=norm)
+
+
+def glm(c: Config) -> Model:
+    """GLM-4 (as `glm`) and GLM-4-0414 (as `glm4`, with norms after the sub-layers too)."""
+    s = read_sizes(c, head_dim=128)
+    bias = c.flag("attention_bias", default=c.data.get("model_type") == "glm")
+    after = c.data.get("model_type") == "glm4"
+
+    def block(_: Any) -> Block:
+        d = s.hidden_size
+        return Block(
+            attention(s, bias=bias, out_bias=False), gated_mlp(s, fused="gate_up_proj"),
+            norm_1=Norm(d, RMS), norm_2=Norm(d, RMS),
+            post_1=Norm(d, RMS) if after else None, post_2=Norm(d, RMS) if after else None,
+            norm_names=(
+                "input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm",
+            ),
+        )  # fmt: skip
+
+    return assemble(c, s, block, [FULL] * s.num_layers, norm=RMS)
+
+
+def gemma(c: Config) -> Model:
+    """Gemma 1: Llama with a tied head and a norm that multiplies by 1 + w."""
+    key = "hidden_activation" if c.data.get("hidden_activation") else "hidden_act"
+    s = read_sizes(c, tied=True, head_dim=256, activation_key=key, activation="gelu_pytorch_tanh")
+    bias = c.flag("attention_bias", default=False)
+    return assemble(
+        c, s, lambda _: pre_norm(s, attention(s, bias=bias), gated_mlp(s), GEMMA_RMS), [FULL] * s.num_layers,
+        norm=GEMMA_RMS,
+    )  # fmt: skip
+
+
+def gemma2(c: Config) -> Model:
+    """Gemma 2 and 3 (text): norms around both sub-layers, windows in most layers; 3 also norms q and k."""
+    third = c.data.get("model_type") == "gemma3_text"
+    s = read_sizes(
+        c, tied=True, head_dim=256, activation_key="hidden_activation", activation="gelu_pytorch_tanh"
+    )
+    bias = c.flag("attention_bias", default=False)
+    every = c.size("_sliding_window_pattern", "sliding_window_pattern", default=6) if third else 2
+    window = c.size("sliding_window", default=4096)
+    keys = reaches(c, s.num_layers, lambda i: "sliding_attention" if (i + 1) % every else "full_attention", window)
+
+    def block(k: Reach) -> Block:
+        d = s.hidden_size
+        return Block(
+            attention(s, k, bias=bias, qk_norm="head" if third else None, norm_style=GEMMA_RMS), gated_mlp(s),
+            norm_1=Norm(d, GEMMA_RMS), norm_2=Norm(d, GEMMA_RMS), post_1=Norm(d, GEMMA_RMS), post_2=Norm(d, GEMMA_RMS),
+            norm_names=(
+                "input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
+                "post_feedforward_layernorm",
+            ),
+        )  # fmt: skip
+
+    return assemble(c, s, block, keys, norm=GEMMA_RMS)
+
+
+def phi(c: Config) -> Model:
+    """Phi-1, 1.5, 2: LayerNorm, attention and MLP side by side, biases everywhere, the head's included."""
+    s = read_sizes(c, activation="gelu_new")
+    dropout = c.number("resid_pdrop", default=0.0, maximum=1)
+    names = AttentionNames(o="dense", q_norm="q_layernorm", k_norm="k_layernorm")
+    qk_norm = "head" if c.flag("qk_layernorm", default=False) else None
+
+    def block(_: Any) -> Block:
+        mixer = attention(s, bias=True, names=names, qk_norm=qk_norm, norm_style=LAYER_NORM)
+        mlp = MLP(s.hidden_size, s.intermediate_size, s.activation, bias=True, names=("fc1", "fc2"))
+        return Block(mixer, mlp, norm_1=Norm(s.hidden_size, LAYER_NORM), parallel=True, dropout=dropout)
+
+    return assemble(
+        c, s, block, [FULL] * s.num_layers, norm=LAYER_NORM, final_norm_name="model.final_layernorm", head_bias=True
+    )

@@ -1,0 +1,148 @@
+"""What most decoders share: the sizes in their config, the pattern of their layers, the assembly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from loadsheet.arch.config import Config
+from loadsheet.arch.layers.base import Embedding, Layer, Linear, Norm, NormStyle
+from loadsheet.arch.layers.mlp import ACTIVATIONS
+from loadsheet.arch.model import Block, Model
+from loadsheet.errors import BadConfig
+
+RMS = NormStyle("rms")
+LAYER_NORM = NormStyle("layer", bias=True)
+GEMMA_RMS = NormStyle("rms", plus_one=True)
+
+#: (window, chunk) of one layer, in tokens; None looks back without limit
+Reach = tuple[int | None, int | None]
+FULL: Reach = (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes that nearly every config.json names."""
+
+    hidden_size: int
+    num_layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    intermediate_size: int
+    activation: str
+    tied: bool
+    max_length: int | None
+
+
+def read_sizes(
+    c: Config,
+    *,
+    tied: bool = False,
+    head_dim: int | None = None,
+    kv_heads: int | None = None,
+    intermediate: str = "intermediate_size",
+    activation_key: str = "hidden_act",
+    activation: str = "silu",
+) -> Sizes:
+    """Read and check them; `tied`, `head_dim`, `kv_heads` are the family's defaults for missing keys."""
+    hidden = c.size("hidden_size")
+    heads = c.size("num_attention_heads")
+    dim = c.size("head_dim", default=head_dim or 0, minimum=0)
+    if not dim:
+        c.divides("num_attention_heads", heads, "hidden_size", hidden)
+        dim = hidden // heads
+    groups = c.size("num_key_value_heads", default=kv_heads or heads)
+    if heads % groups:
+        raise BadConfig(
+            f"{c.where}.num_key_value_heads: got {groups}, expected a divisor of `num_attention_heads` = {heads}"
+        )
+    return Sizes(
+        hidden_size=hidden,
+        num_layers=c.size("num_hidden_layers"),
+        heads=heads,
+        kv_heads=groups,
+        head_dim=dim,
+        vocab_size=c.size("vocab_size"),
+        intermediate_size=c.size(intermediate),
+        activation=c.choice(activation_key, ACTIVATIONS, activation),
+        tied=c.flag("tie_word_embeddings", default=tied),
+        max_length=read_max_length(c),
+    )
+
+
+def read_max_length(c: Config) -> int | None:
+    """The longest sequence that the config allows, or None if it does not say."""
+    length = c.size("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", default=0, minimum=0)
+    return length or None
+
+
+def reaches(c: Config, count: int, default: Callable[[int], str], window: int | None, chunk: int | None = None) -> list[Reach]:
+    """How far each layer looks back, from `layer_types` or else from the family's default pattern."""
+    kinds = c.pattern("layer_types", count) or [default(i) for i in range(count)]
+    table: dict[str, Reach] = {
+        "full_attention": FULL,
+        "sliding_attention": (window, None),
+        "chunked_attention": (None, chunk),
+    }
+    for kind in kinds:
+        if kind not in table:
+            raise BadConfig(
+                f"{c.where}.layer_types: got {kind!r:.60}, expected one of " + ", ".join(f"`{k}`" for k in table)
+            )
+    return [table[kind] for kind in kinds]
+
+
+def optional_window(c: Config, key: str = "sliding_window") -> int | None:
+    """A window in tokens, or None where the key is absent, null or 0."""
+    return c.size(key, default=0, minimum=0) or None
+
+
+def assemble(
+    c: Config,
+    s: Sizes,
+    block_of: Callable[[Any], Block],
+    keys: list[Any],
+    *,
+    norm: NormStyle | None,
+    embedding_name: str = "model.embed_tokens",
+    prefix: str = "model.layers",
+    final_norm_name: str = "model.norm",
+    head_name: str = "lm_head",
+    head_bias: bool = False,
+    embedding_width: int | None = None,
+    extras: tuple[tuple[str, Layer], ...] = (),
+    symbols: dict[str, int] | None = None,
+) -> Model:
+    """Build one block for each distinct key in `keys` (one key per layer) and put the model together."""
+    distinct = list(dict.fromkeys(keys))
+    blocks = [block_of(key) for key in distinct]
+    order = tuple(distinct.index(key) for key in keys) if len(distinct) > 1 else None
+    width = embedding_width or s.hidden_size
+    letters = {
+        "V": s.vocab_size, "d": s.hidden_size, "L": s.num_layers, "h": s.heads, "h_kv": s.kv_heads,
+        "d_h": s.head_dim, "q": s.heads * s.head_dim, "kv": s.kv_heads * s.head_dim, "f": s.intermediate_size,
+        **(symbols or {}),
+    }  # fmt: skip
+    return Model(
+        name=c.text("_name", default="") or c.text("model_type", default="?"),
+        model_type=c.text("model_type", default="?"),
+        hidden_size=s.hidden_size,
+        vocab_size=s.vocab_size,
+        max_length=s.max_length,
+        embedding=Embedding(s.vocab_size, width),
+        embedding_name=embedding_name,
+        runs=tuple((block, keys.count(key)) for block, key in zip(blocks, distinct, strict=True)),
+        final_norm=Norm(s.hidden_size, norm) if norm is not None else None,
+        final_norm_name=final_norm_name,
+        head=Linear(width, s.vocab_size, bias=head_bias, role="head", symbol="V", tp="vocab", quantisable=False),
+        head_name=head_name,
+        tied=s.tied,
+        prefix=prefix,
+        extras=extras,
+        symbols=letters,
+        order=order,
+        defaulted=tuple(k for k in c.defaulted if not k.startswith("_")),
+    )

@@ -1,0 +1,1 @@
+"""Compositions of ops that read like the PyTorch modules they stand for."""

@@ -1,0 +1,164 @@
+"""Attention with any number of KV heads (MHA, GQA, MQA), full, sliding-window or chunked; its cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from loadsheet.arch.layers.base import Layer, Linear, Norm, NormStyle
+from loadsheet.arch.ops import Ops
+from loadsheet.arch.tape import Tensor
+from loadsheet.arch.work import Work
+from loadsheet.units import smallest
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTensor:
+    """One tensor kept per layer while generating: elements for all sequences, and what it is.
+
+    `role` is "kv" (keys and values, may be stored in a KV dtype), "latent" or "state".
+    """
+
+    name: str
+    elements: Any
+    role: str
+    expression: str = ""
+    operands: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionNames:
+    """Module names of the projections in the checkpoint."""
+
+    q: str = "q_proj"
+    k: str = "k_proj"
+    v: str = "v_proj"
+    o: str = "o_proj"
+    qkv: str = "qkv_proj"
+    q_norm: str = "q_norm"
+    k_norm: str = "k_norm"
+
+
+class Attention(Layer):
+    """softmax(q·kᵀ·scale)·v with h query heads and h_kv key/value heads of head_dim numbers.
+
+    `qk_norm`: None, "head" (one weight of head_dim for all heads), "all" (over all heads at once) or
+    "per_head" (a weight for each head). `window`/`chunk`: how far a query looks back.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        bias: bool = False,
+        out_bias: bool | None = None,
+        kv_bias: bool | None = None,
+        fused_qkv: bool = False,
+        qk_norm: str | None = None,
+        norm_style: NormStyle | None = None,
+        window: int | None = None,
+        chunk: int | None = None,
+        rotary: bool = True,
+        sinks: bool = False,
+        output_gate: bool = False,
+        dropout: float = 0.0,
+        transposed: bool = False,
+        names: AttentionNames | None = None,
+    ) -> None:
+        super().__init__()
+        names = names or AttentionNames()
+        self.hidden_size, self.heads, self.kv_heads, self.head_dim = hidden_size, heads, kv_heads, head_dim
+        self.window, self.chunk, self.rotary, self.dropout = window, chunk, rotary, dropout
+        self.q_width, self.kv_width = heads * head_dim, kv_heads * head_dim
+        kv_symbol = "q" if kv_heads == heads else "kv"
+        kv_bias = bias if kv_bias is None else kv_bias
+        out_bias = bias if out_bias is None else out_bias
+        if sinks:
+            self.own("sinks", (heads,), "other")
+        self.qkv: Linear | None = None
+        if fused_qkv:
+            width = self.q_width + 2 * self.kv_width
+            self.qkv = self.add(
+                names.qkv,
+                Linear(hidden_size, width, bias=bias, role="attention", symbol="qkv", tag=names.qkv, transposed=transposed),
+            )
+        else:
+            def projection(name: str, width: int, symbol: str, has_bias: bool) -> Linear:
+                linear = Linear(hidden_size, width, bias=has_bias, role="attention", symbol=symbol, tag=name)
+                self.add(name, linear)
+                return linear
+
+            q_out = 2 * self.q_width if output_gate else self.q_width
+            self.q = projection(names.q, q_out, "q", bias)
+            self.k = projection(names.k, self.kv_width, kv_symbol, kv_bias)
+            self.v = projection(names.v, self.kv_width, kv_symbol, kv_bias)
+        self.o = self.add(
+            names.o,
+            Linear(self.q_width, hidden_size, bias=out_bias, role="attention", tag=names.o, tp="row", transposed=transposed),
+        )
+        self.kv_symbol = kv_symbol
+        self.q_norm: Norm | None = None
+        self.k_norm: Norm | None = None
+        if qk_norm:
+            style = norm_style or NormStyle()
+
+            def head_norm(count: int) -> Norm:
+                if qk_norm == "all":
+                    return Norm(count * head_dim, style)
+                shape = (count, head_dim) if qk_norm == "per_head" else (head_dim,)
+                return Norm(head_dim, style, groups=count, shape=shape)
+
+            self.q_norm = self.add(names.q_norm, head_norm(heads))
+            self.k_norm = self.add(names.k_norm, head_norm(kv_heads))
+
+    def forward(self, x: Tensor, tape: Ops) -> Tensor:
+        """(B·T, d) → (B·T, d)."""
+        if self.qkv is not None:
+            packed = self.qkv.forward(x, tape)  # (B·T, q + 2·kv)
+            q = tape.view(packed, self.q_width, "q")
+            k = tape.view(packed, self.kv_width, self.kv_symbol)
+            v = tape.view(packed, self.kv_width, self.kv_symbol)
+        else:
+            q, k, v = self.q.forward(x, tape), self.k.forward(x, tape), self.v.forward(x, tape)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm.forward(q, tape), self.k_norm.forward(k, tape)
+        if self.rotary:
+            table = tape.table("rotary", self.head_dim)
+            q, k = tape.rotary(q, table), tape.rotary(k, table)
+        mixed = self.core(q, k, v, tape)  # (B·T, q)
+        return self.o.forward(mixed, tape)
+
+    def core(self, q: Tensor, k: Tensor, v: Tensor, tape: Ops) -> Tensor:
+        """Scores, softmax and mix: written out or as one kernel."""
+        execution = tape.execution
+        q, k, v = (tape.cast(t, tape.compute_dtype) for t in (q, k, v))
+        eager = execution.attention == "eager"
+        if (execution.repeat_kv or eager) and self.kv_heads != self.heads:
+            k, v = tape.copy(k, self.q_width, "q"), tape.copy(v, self.q_width, "q")
+        shape: dict[str, Any] = {"window": self.window, "chunk": self.chunk}
+        if not eager:
+            return tape.attention(
+                q, k, v, heads=self.heads, key_dim=self.head_dim, value_dim=self.head_dim, **shape
+            )
+        scores = tape.scores(q, k, heads=self.heads, key_dim=self.head_dim, **shape)
+        scores = tape.pointwise("scale", scores)
+        scores = tape.add(scores, tape.table("mask", 1))
+        weights = tape.cast(tape.softmax(scores, "fp32"), v.dtype)
+        if self.dropout > 0 and tape.dropout_on:
+            weights = tape.dropout(weights)
+        mixed = tape.mix(weights, v, heads=self.heads, value_dim=self.head_dim, symbol="q", **shape)
+        return tape.copy(mixed)  # back to (B, T, heads, head_dim): a copy, kept by the output projection
+
+    def cache(self, work: Work) -> tuple[CacheTensor, ...]:
+        """Keys and values of every token that a later query may still see."""
+        length = work.context
+        if self.window is not None:
+            length = smallest(length, self.window)
+        if self.chunk is not None:
+            length = smallest(length, self.chunk)
+        operands = {"B": work.sequences, "S": length, "h_kv": self.kv_heads, "d_h": self.head_dim}
+        elements = 2 * work.sequences * length * self.kv_width
+        return (CacheTensor("keys and values", elements, "kv", "2·B·S·h_kv·d_h", operands),)

@@ -1,0 +1,262 @@
+"""A model: embedding, runs of equal blocks, final norm, head. One walk writes the tapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from loadsheet.arch.layers.attention import CacheTensor
+from loadsheet.arch.layers.base import Embedding, Layer, Linear, Norm, Parameter
+from loadsheet.arch.ops import Ops
+from loadsheet.arch.stored import StoredWeights
+from loadsheet.arch.tape import Storage, Summary, Tensor
+from loadsheet.arch.work import Work
+
+
+class Block(Layer):
+    """One decoder block: a mixer (attention, ...) and an MLP around a residual stream.
+
+    Norms that are given are used where they are given: before (`norm_1`, `norm_2`), after the
+    sub-layer and before the addition (`post_1`, `post_2`). `parallel`: attention and MLP read the same
+    stream and are added together (GPT-NeoX, Phi, Cohere).
+    """
+
+    def __init__(
+        self,
+        mixer: Any,
+        mlp: Any,
+        *,
+        norm_1: Norm | None = None,
+        norm_2: Norm | None = None,
+        post_1: Norm | None = None,
+        post_2: Norm | None = None,
+        parallel: bool = False,
+        dropout: float = 0.0,
+        names: tuple[str, str] = ("self_attn", "mlp"),
+        norm_names: tuple[str, str, str, str] = (
+            "input_layernorm", "post_attention_layernorm", "post_attention_norm", "post_mlp_norm",
+        ),
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.mixer, self.mlp = self.add(names[0], mixer), self.add(names[1], mlp)
+        self.norm_1, self.norm_2 = self.add(norm_names[0], norm_1), self.add(norm_names[1], norm_2)
+        self.post_1, self.post_2 = self.add(norm_names[2], post_1), self.add(norm_names[3], post_2)
+        self.parallel, self.dropout = parallel, dropout
+
+    def forward(self, x: Tensor, tape: Ops) -> Tensor:
+        """(B·T, d) → (B·T, d)."""
+        normed = self._norm(self.norm_1, x, tape)
+        mixed = self._after(self.mixer.forward(normed, tape), self.post_1, tape)
+        if self.mlp is None:
+            return tape.add(x, mixed)
+        if self.parallel:
+            fed = self._norm(self.norm_2, x, tape) if self.norm_2 is not None else normed
+            return tape.add(tape.add(self._after(self.mlp.forward(fed, tape), self.post_2, tape), mixed), x)
+        x = tape.add(x, mixed)
+        fed = self._norm(self.norm_2, x, tape)
+        return tape.add(x, self._after(self.mlp.forward(fed, tape), self.post_2, tape))
+
+    def _norm(self, norm: Norm | None, x: Tensor, tape: Ops) -> Tensor:
+        return x if norm is None else norm.forward(x, tape)
+
+    def _after(self, y: Tensor, norm: Norm | None, tape: Ops) -> Tensor:
+        if norm is not None:
+            y = norm.forward(y, tape)
+        return tape.dropout(y) if self.dropout > 0 and tape.dropout_on and tape.training else y
+
+    def cache(self, work: Work) -> tuple[CacheTensor, ...]:
+        """What this block keeps per sequence while generating."""
+        return self.mixer.cache(work) if hasattr(self.mixer, "cache") else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Taped:
+    """The summaries of one walk: what lies before the blocks, each run of equal blocks, the end."""
+
+    before: Summary
+    runs: tuple[tuple[Summary, int], ...]
+    after: Summary
+    tables: tuple[Storage, ...]
+    stream_bytes: Any  # the residual stream between two blocks: B·T·d
+
+
+@dataclass(eq=False)
+class Model:
+    """An architecture with its sizes.
+
+    `runs`: (block, count) in order. `prefix` is where blocks stand in the checkpoint
+    ("model.layers"). `symbols` gives the letters used in formulas (d, q, kv, f, h, ...) their values.
+    """
+
+    name: str
+    model_type: str
+    hidden_size: int
+    vocab_size: int
+    max_length: int | None
+    embedding: Embedding
+    embedding_name: str
+    runs: tuple[tuple[Block, int], ...]
+    final_norm: Norm | None
+    final_norm_name: str
+    head: Linear
+    head_name: str
+    tied: bool
+    prefix: str = "model.layers"
+    extras: tuple[tuple[str, Layer], ...] = ()  # position embeddings, projections, embedding norms
+    symbols: dict[str, int] | None = None
+    config: dict[str, Any] | None = None
+    defaulted: tuple[str, ...] = ()
+    stored: StoredWeights | None = None
+    source: str = ""
+    published_dtype: str = "bf16"
+    order: tuple[int, ...] | None = None  # run index of each layer, where equal blocks are not adjacent
+
+    # -- parameters ----------------------------------------------------------------------------
+    @property
+    def num_layers(self) -> int:
+        """Number of blocks."""
+        return sum(count for _, count in self.runs)
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Every parameter with its name and shape in the checkpoint; a tied head is not repeated."""
+        yield from self.embedding.parameters(f"{self.embedding_name}.")
+        for name, layer in self.extras:
+            yield from layer.parameters(f"{name}." if name else "")
+        blocks = [block for block, _ in self.runs]
+        order = self.order or tuple(i for i, (_, count) in enumerate(self.runs) for _ in range(count))
+        for index, run in enumerate(order):
+            yield from blocks[run].parameters(f"{self.prefix}.{index}.")
+        if self.final_norm is not None:
+            yield from self.final_norm.parameters(f"{self.final_norm_name}.")
+        yield from self._head_parameters()
+
+    def _head_parameters(self) -> Iterator[Parameter]:
+        for p in self.head.parameters(f"{self.head_name}."):
+            if not (self.tied and p.name.endswith("weight")):
+                yield p
+
+    def _sum(self, value: Callable[[Parameter], int]) -> int:
+        total = sum(value(p) for p in self.embedding.parameters())
+        total += sum(value(p) for _, layer in self.extras for p in layer.parameters())
+        total += sum(count * sum(value(p) for p in block.parameters()) for block, count in self.runs)
+        if self.final_norm is not None:
+            total += sum(value(p) for p in self.final_norm.parameters())
+        return total + sum(value(p) for p in self._head_parameters())
+
+    @cached_property
+    def params(self) -> int:
+        """Exact number of parameters, a tied head counted once."""
+        return self._sum(lambda p: p.numel)
+
+    @cached_property
+    def active_params(self) -> int:
+        """Parameters that one token uses: of routed experts only the chosen ones."""
+        return self._sum(lambda p: p.active_numel)
+
+    @cached_property
+    def matmul_params(self) -> int:
+        """Elements of the matrices that one token is multiplied with (head yes, embedding look-up no)."""
+        tied_head = self.head.in_features * self.head.out_features if self.tied else 0
+        return self._sum(lambda p: p.active_numel if p.matmul else 0) + tied_head
+
+    @cached_property
+    def split(self) -> dict[str, int]:
+        """Parameters by part: embedding, attention, mlp, norm, head, other; they add up to `params`."""
+        parts: dict[str, int] = {}
+        for role in ("embedding", "attention", "mlp", "norm", "head", "other"):
+            parts[role] = self._sum(lambda p, role=role: p.numel if p.role == role else 0)  # type: ignore[misc]
+        return parts
+
+    @cached_property
+    def quantisable_tensors(self) -> tuple[tuple[int, int], ...]:
+        """(elements, how many) of every tensor that weight-only quantisation replaces."""
+        counts: dict[int, int] = {}
+        for block, count in self.runs:
+            for p in block.parameters():
+                if p.quantise:
+                    counts[p.numel] = counts.get(p.numel, 0) + count
+        return tuple(counts.items())
+
+    @cached_property
+    def quantisable_shapes(self) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """(shape, how many) of the same tensors, for scales per row or per group."""
+        counts: dict[tuple[int, ...], int] = {}
+        for block, count in self.runs:
+            for p in block.parameters():
+                if p.quantise:
+                    counts[p.shape] = counts.get(p.shape, 0) + count
+        return tuple(counts.items())
+
+    def linears(self) -> Iterator[tuple[str, Linear, int]]:
+        """(name, layer, how many) of every linear layer inside the blocks."""
+        for block, count in self.runs:
+            for name, linear in block.linears():
+                yield name, linear, count
+
+    def adapter_params(self, rank: int, targets: frozenset[str] | None = None) -> int:
+        """Parameters of LoRA adapters: Σ r·(in + out) over the targeted linear layers (arXiv 2106.09685)."""
+        return sum(
+            count * rank * (linear.in_features + linear.out_features)
+            for _, linear, count in self.linears()
+            if linear.tag and (targets is None or linear.tag in targets)
+        )
+
+    # -- cache ---------------------------------------------------------------------------------
+    def cache(self, work: Work) -> list[tuple[CacheTensor, int]]:
+        """(tensor, number of layers that keep one) for the work at hand."""
+        return [(tensor, count) for block, count in self.runs for tensor in block.cache(work)]
+
+    # -- the walk ------------------------------------------------------------------------------
+    def walk(self, make_tape: Callable[[], Ops], *, grads_alive: bool = False, loss: bool = True) -> Taped:
+        """Tape the beginning, each distinct block and the end; `make_tape` gives an empty tape each time.
+
+        A block whose input needs no gradient (frozen embedding) differs from its equals after it, so
+        it is taped by itself.
+        """
+        tape = make_tape()
+        tables = tape.tables
+        work = tape.work
+        ids = tape.new(work.tokens, 1, "ids", "int64")
+        x = self._embed(ids, tape)
+        before = tape.summary(None, x, grads_alive=grads_alive)
+        stream = x.bytes
+        runs: list[tuple[Summary, int]] = []
+        for block, count in self.runs:
+            while count:
+                tape = make_tape()
+                tape.tables = tables
+                source = tape.new(x.rows, x.width, x.symbol, x.dtype, x.grad)
+                out = block.forward(source, tape)
+                repeat = count if out.grad == source.grad and out.dtype == source.dtype else 1
+                runs.append((tape.summary(source, out, grads_alive=grads_alive), repeat))
+                count -= repeat
+                x = out
+        tape = make_tape()
+        tape.tables = tables
+        source = tape.new(x.rows, x.width, x.symbol, x.dtype, x.grad)
+        out = self._finish(source, tape, loss=loss)
+        after = tape.summary(source, out, grads_alive=grads_alive)
+        return Taped(before, tuple(runs), after, tuple(t.storage for t in tables.values()), stream)
+
+    def _embed(self, ids: Tensor, tape: Ops) -> Tensor:
+        x = self.embedding.forward(ids, tape)
+        for _, layer in self.extras:
+            if isinstance(layer, Embedding):  # learned positions
+                positions = tape.new(tape.work.new, 1, "ids", "int64")
+                x = tape.add(x, layer.forward(positions, tape))
+            elif isinstance(layer, Norm):
+                x = layer.forward(x, tape)
+        return x
+
+    def _finish(self, x: Tensor, tape: Ops, *, loss: bool) -> Tensor:
+        if self.final_norm is not None:
+            x = self.final_norm.forward(x, tape)
+        if not loss:
+            return x
+        targets = tape.new(x.rows, 1, "ids", "int64", outside=True)
+        if tape.execution.loss == "fused":
+            return tape.fused_linear_cross_entropy(x, self.head, tape.execution.loss_chunks)
+        logits = tape.linear(x, self.head)
+        return tape.cross_entropy(logits, targets)

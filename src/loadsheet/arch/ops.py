@@ -1,0 +1,316 @@
+"""The physics of each primitive operation.
+
+These are the only places that know what an operation costs: the tensors that autograd keeps, FLOPs
+(2 per multiply-accumulate), temporaries of its backward. Layers are written in terms of them.
+What is kept follows PyTorch's derivative formulas: a product keeps both factors, a linear layer its
+input if its weight trains, softmax and tanh their output, silu and gelu their input.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from loadsheet.arch.tape import Storage, Tape, Tensor
+from loadsheet.arch.work import DTYPE_BYTES
+from loadsheet.units import smallest
+
+#: elementwise functions by what their derivative needs
+KEEPS_INPUT = frozenset({"silu", "gelu", "gelu_tanh", "quick_gelu", "relu2", "swiglu_clamped"})
+KEEPS_OUTPUT = frozenset({"relu", "sigmoid", "tanh"})
+
+
+class Weight(Protocol):
+    """What an op must know of a linear layer's weight."""
+
+    in_features: int
+    out_features: int
+    numel: int
+    out_symbol: str
+    quantisable: bool
+
+
+class Ops(Tape):
+    """A tape with the operations on it."""
+
+    # -- matrix products -----------------------------------------------------------------------
+    def linear(self, x: Tensor, weight: Weight, *, experts: int = 1) -> Tensor:
+        """y = x·Wᵀ + b: keeps x only if W trains; a frozen W has no weight gradient."""
+        x = self.cast(x, self.compute_dtype)
+        rows, trains = x.rows, self.full
+        out = self.new(rows, weight.out_features, weight.out_symbol, x.dtype, x.grad or trains)
+        record = self.add_record("linear", (x,), out, (x,) if trains else ())
+        macs = rows * weight.in_features * weight.out_features
+        record.forward_flops = record.forward_flops_full = 2 * macs
+        record.touched = weight.numel * experts
+        size = weight.in_features * weight.out_features
+        if self.execution.autocast:
+            copy = Storage(size * experts * DTYPE_BYTES[self.compute_dtype], "copy", 1, outside=False)
+            if out.grad:
+                record.saved += (copy,)
+        if self.quantised and weight.quantisable:  # one layer is unpacked at a time
+            record.forward_temporary = record.backward_temporary = size * experts * 2
+        if x.grad:
+            record.input_grad_flops = 2 * macs
+        if trains:
+            record.weight_grad_flops = 2 * macs
+            record.weight_grad_bytes = weight.numel * experts * self.grad_bytes
+        return out
+
+    def adapt(self, y: Tensor, x: Tensor, weight: Weight) -> Tensor:
+        """y + (α/r)·B(A(dropout(x))): the low-rank path beside a frozen linear layer."""
+        adapter = self.adapter
+        if adapter is None:
+            return y
+        rank = adapter.rank
+        x = self.cast(x, self.compute_dtype if self.execution.autocast else adapter.dtype)
+        if adapter.dropout > 0:
+            x = self.dropout(x)
+        low = self._adapter_product(x, weight.in_features, rank, "r")
+        high = self._adapter_product(low, rank, weight.out_features, weight.out_symbol)
+        scaled = self.pointwise("scale", high)
+        return self.cast(self.add(y, scaled), y.dtype)
+
+    def _adapter_product(self, x: Tensor, width_in: int, width_out: int, symbol: str) -> Tensor:
+        out = self.new(x.rows, width_out, symbol, x.dtype, True)
+        record = self.add_record("adapter", (x,), out, (x,))
+        macs = x.rows * width_in * width_out
+        record.forward_flops = record.forward_flops_full = record.weight_grad_flops = 2 * macs
+        if x.grad:
+            record.input_grad_flops = 2 * macs
+        record.touched = width_in * width_out
+        return out
+
+    def attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        heads: int,
+        key_dim: int,
+        value_dim: int,
+        window: int | None = None,
+        chunk: int | None = None,
+        sinks: bool = False,
+    ) -> Tensor:
+        """softmax(q·kᵀ/√d)·v in one kernel: keeps q, k, v, its output and one log-sum-exp per row.
+
+        FLOPs: 2·pairs·(key_dim + value_dim) per head (arXiv 2205.14135); the backward counted as twice
+        that, without the kernel's own recomputation of the scores.
+        """
+        work = self.work
+        rows = work.sequences * work.new
+        symbol = q.symbol if value_dim == key_dim else "h·d_v"
+        out = self.new(rows, heads * value_dim, symbol, q.dtype, q.grad or k.grad or v.grad)
+        statistics = self.new(rows, heads, "h", "fp32")
+        record = self.add_record("attention", (q, k, v), out, (q, k, v, out, statistics))
+        per_pair = 2 * heads * (key_dim + value_dim) * work.sequences
+        record.forward_flops = per_pair * work.pairs(window, chunk)
+        record.forward_flops_full = per_pair * work.pairs_full()
+        if out.grad:
+            record.input_grad_flops = 2 * record.forward_flops
+            record.backward_temporary = 4 * rows * heads * key_dim + 4 * rows * heads  # fp32 dq, row sums
+        return out
+
+    def scores(self, q: Tensor, k: Tensor, *, heads: int, key_dim: int, window: int | None, chunk: int | None) -> Tensor:
+        """q·kᵀ written out: (B·h·T, S); keeps q and k."""
+        work = self.work
+        rows = work.sequences * heads * work.new
+        out = self.new(rows, work.context, "h·S", q.dtype, q.grad or k.grad)
+        out.storage.units = heads * work.context
+        record = self.add_record("scores", (q, k), out, (q, k))
+        per_pair = 2 * heads * key_dim * work.sequences
+        record.forward_flops = per_pair * work.pairs(window, chunk)
+        record.forward_flops_full = per_pair * work.pairs_full()
+        record.input_grad_flops = 2 * record.forward_flops if out.grad else 0
+        return out
+
+    def mix(
+        self, p: Tensor, v: Tensor, *, heads: int, value_dim: int, symbol: str, window: int | None, chunk: int | None
+    ) -> Tensor:
+        """p·v, the probabilities times the values; keeps both."""
+        work = self.work
+        out = self.new(work.tokens, heads * value_dim, symbol, v.dtype, p.grad or v.grad)
+        record = self.add_record("mix", (p, v), out, (p, v))
+        per_pair = 2 * heads * value_dim * work.sequences
+        record.forward_flops = per_pair * work.pairs(window, chunk)
+        record.forward_flops_full = per_pair * work.pairs_full()
+        record.input_grad_flops = 2 * record.forward_flops if out.grad else 0
+        return out
+
+    # -- elementwise ---------------------------------------------------------------------------
+    def pointwise(self, kind: str, x: Tensor) -> Tensor:
+        """An elementwise function of one tensor; what it keeps depends on its derivative."""
+        out = self._like(x)
+        saved: tuple[Tensor, ...] = ()
+        if kind in KEEPS_INPUT:
+            saved = (x,)
+        elif kind in KEEPS_OUTPUT:
+            saved = (out,)
+        elif kind == "gelu_new":  # written out in Python: x³, tanh, and both factors of the last product
+            saved = (x, self._like(x), self._like(x), self._like(x))
+        elif kind == "square":
+            saved = (x,)
+        self.add_record(kind, (x,), out, saved)
+        return out
+
+    def multiply(self, a: Tensor, b: Tensor) -> Tensor:
+        """a ⊙ b: keeps each factor whose partner needs a gradient; a narrow factor is broadcast."""
+        wide = a if _at_least(a, b) else b
+        out = self.new(wide.rows, wide.width, wide.symbol, a.dtype, a.grad or b.grad)
+        saved = [t for t, partner in ((a, b), (b, a)) if partner.grad]
+        self.add_record("multiply", (a, b), out, saved)
+        return out
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        """a + b: keeps nothing; the wider dtype wins."""
+        dtype = a.dtype if DTYPE_BYTES[a.dtype] >= DTYPE_BYTES[b.dtype] else b.dtype
+        out = self.new(a.rows, a.width, a.symbol, dtype, a.grad or b.grad)
+        self.add_record("add", (a, b), out)
+        return out
+
+    def cast(self, x: Tensor, dtype: str) -> Tensor:
+        """A copy in another dtype; the same tensor if it has that dtype already."""
+        if x.dtype == dtype:
+            return x
+        out = self.new(x.rows, x.width, x.symbol, dtype, x.grad)
+        self.add_record("cast", (x,), out)
+        return out
+
+    def copy(self, x: Tensor, width: Any = None, symbol: str | None = None) -> Tensor:
+        """A copy in another layout or repeated to another width (`repeat_kv`, `.contiguous()`)."""
+        out = self.new(x.rows, x.width if width is None else width, symbol or x.symbol, x.dtype, x.grad)
+        self.add_record("copy", (x,), out)
+        return out
+
+    def rotary(self, x: Tensor, table: Tensor | None) -> Tensor:
+        """x·cos + rotate(x)·sin: linear in x, so only the tables are kept, and these are shared."""
+        out = self._like(x)
+        self.add_record("rotary", (x,), out, () if table is None else (table,))
+        return out
+
+    def dropout(self, x: Tensor) -> Tensor:
+        """Keeps a mask of one byte per element."""
+        out = self._like(x)
+        mask = self.new(x.rows, x.width, x.symbol, "bool")
+        self.add_record("dropout", (x,), out, (mask,))
+        return out
+
+    def softmax(self, x: Tensor, dtype: str | None = None) -> Tensor:
+        """Keeps its output."""
+        out = self._like(x, dtype)
+        self.add_record("softmax", (x,), out, (out,))
+        return out
+
+    def masked(self, x: Tensor, mask: Tensor) -> Tensor:
+        """x with a boolean mask filled in; keeps the mask."""
+        out = self._like(x)
+        self.add_record("masked", (x,), out, (mask,))
+        return out
+
+    # -- normalisation -------------------------------------------------------------------------
+    def norm(self, x: Tensor, *, statistics: int, numel: int, groups: int = 1) -> Tensor:
+        """A norm as one kernel: keeps its input and `statistics` fp32 numbers per normalised row."""
+        out = self.new(x.rows, x.width, x.symbol, x.dtype, x.grad or (self.full and numel > 0))
+        stats = self.new(x.rows, statistics * groups, "n", "fp32")
+        stats.storage.units = statistics * groups
+        record = self.add_record("norm", (x,), out, (x, stats))
+        record.touched = numel
+        if self.full and numel:
+            record.weight_grad_bytes = numel * self.grad_bytes
+        return out
+
+    def scale_by_weight(self, x: Tensor, numel: int) -> Tensor:
+        """w ⊙ x with a parameter: keeps x if the parameter trains."""
+        out = self.new(x.rows, x.width, x.symbol, x.dtype, x.grad or self.full)
+        record = self.add_record("weight", (x,), out, (x,) if self.full else ())
+        record.touched = numel
+        if self.full:
+            record.weight_grad_bytes = numel * self.grad_bytes
+            record.backward_temporary = x.bytes  # grad ⊙ x before it is summed over the rows
+        return out
+
+    def mean_square_root(self, x: Tensor, groups: int = 1) -> Tensor:
+        """rsqrt(mean(x²) + ε): keeps x (the square) and the result."""
+        out = self.new(x.rows, groups, "n", x.dtype, x.grad)
+        out.storage.units = groups
+        square = x.bytes  # x² lives until it is averaged
+        record = self.add_record("rsqrt", (x,), out, (x, out))
+        record.forward_temporary = square
+        record.backward_temporary = 2 * square  # 2·x·g and the expanded gradient of the mean
+        return out
+
+    # -- beginning and end ---------------------------------------------------------------------
+    def embedding(self, ids: Tensor, width: int, symbol: str, numel: int, *, rows: Any = None) -> Tensor:
+        """A look-up, no matrix product: keeps the indices; its weight gradient is dense."""
+        out = self.new(ids.rows if rows is None else rows, width, symbol, self.dtype, self.full)
+        record = self.add_record("embedding", (ids,), out, (ids,))
+        if self.full:
+            record.weight_grad_bytes = numel * self.grad_bytes
+        return out
+
+    def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """log-softmax and the negative log-likelihood: keeps the log-probabilities; a copy if upcast.
+
+        With 16-bit logits read as fp32: 2 + 4 bytes per logit kept after forward, and at the worst
+        point of backward 2 (logits) + 4 (kept) + 4 (gradient of the log-softmax's output) + 4 (of its
+        input) = 14 bytes per token and vocabulary entry.
+        """
+        x = self.cast(logits, "fp32") if self.execution.upcast_logits else logits
+        log_probabilities = self._like(x)
+        self.add_record("log_softmax", (x,), log_probabilities, (log_probabilities,))
+        loss = self.new(1, 1, "1", x.dtype, logits.grad)
+        total_weight = self.new(1, 1, "1", x.dtype)
+        self.add_record("nll", (log_probabilities,), loss, (log_probabilities, targets, total_weight))
+        return loss
+
+    def fused_linear_cross_entropy(self, x: Tensor, weight: Weight, chunks: int) -> Tensor:
+        """Head and loss by chunks of rows; gradients are made in forward, so only d·x is kept (Liger).
+
+        Kept: the gradient of the hidden state (2·d per token) and, if the head trains, its gradient.
+        Temporary: one chunk of logits, 16 bit, fp32 and its gradient.
+        """
+        x = self.cast(x, self.compute_dtype)
+        loss = self.new(1, 1, "1", "fp32", x.grad or self.full)
+        gradient = self.new(x.rows, x.width, x.symbol, x.dtype)
+        record = self.add_record("fused_loss", (x,), loss, (gradient,))
+        macs = x.rows * weight.in_features * weight.out_features
+        record.forward_flops = record.forward_flops_full = 2 * macs
+        rows = smallest(x.rows, -(-x.rows // chunks))
+        record.forward_temporary = rows * weight.out_features * (2 + 4)
+        record.input_grad_flops = 2 * macs if x.grad else 0
+        record.touched = weight.numel
+        if self.full:
+            record.weight_grad_flops = 2 * macs
+            record.weight_grad_bytes = weight.numel * self.grad_bytes
+            record.forward_temporary = record.forward_temporary + record.weight_grad_bytes
+        return loss
+
+    # -- mixture of experts --------------------------------------------------------------------
+    def route(self, x: Tensor, scores: Tensor, per_token: int) -> Tensor:
+        """Gather each token once per chosen expert: (k·B·T, d), a copy; keeps the indices."""
+        indices = self.new(x.rows, per_token, "k", "int64")
+        out = self.new(x.rows * per_token, x.width, x.symbol, x.dtype, x.grad)
+        out.storage.units = per_token * x.width
+        out.storage.symbol = f"k·{x.symbol}"
+        self.add_record("route", (x, scores), out, (indices,))
+        return out
+
+    def combine(self, x: Tensor, scores: Tensor, per_token: int) -> Tensor:
+        """Weigh each expert's output and add them up per token; keeps outputs and weights."""
+        weighted = self.new(x.rows, x.width, x.symbol, x.dtype, x.grad or scores.grad)
+        saved = [t for t, partner in ((x, scores), (scores, x)) if partner.grad]
+        self.add_record("multiply", (x, scores), weighted, saved)
+        out = self.new(x.rows // per_token, x.width, x.symbol, x.dtype, weighted.grad)
+        self.add_record("combine", (weighted,), out)
+        return out
+
+    def _like(self, x: Tensor, dtype: str | None = None) -> Tensor:
+        out = self.new(x.rows, x.width, x.symbol, dtype or x.dtype, x.grad)
+        out.storage.units = x.storage.units if x.symbol == x.storage.symbol else out.storage.units
+        return out
+
+
+def _at_least(a: Tensor, b: Tensor) -> bool:
+    """Whether `a` is the wider of two factors (widths are model sizes, never arrays)."""
+    return bool(a.width >= b.width) if not hasattr(a.width, "shape") else True
