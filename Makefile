@@ -3,6 +3,7 @@
 
 .PHONY: help demo test lint docs bench clean
 .DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,6 +11,9 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
+
+# A venv whose Python has gone (an upgrade, a moved home) is no venv.
+$(shell test -x $(BIN)/python || rm -rf $(VENV))
 
 DEMO := plan llama-3-8b --gpu h100-sxm --task train
 GENERATED := README.md $(wildcard docs/*.md)
@@ -51,16 +55,16 @@ bench: $(VENV)/installed-dev
 clean:
 	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
-$(VENV)/bin/python:
+$(VENV)/pyvenv.cfg:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; hint: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "$(PYTHON) cannot make a venv; hint: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 
-$(VENV)/installed: pyproject.toml $(VENV)/bin/python
+$(VENV)/installed: pyproject.toml $(VENV)/pyvenv.cfg
 	$(PIP_INSTALL) --editable .
 	@touch $@
 
-$(VENV)/installed-dev: pyproject.toml $(VENV)/bin/python
+$(VENV)/installed-dev: pyproject.toml $(VENV)/pyvenv.cfg
 	$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/installed
