@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import io
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from doctest import DocTestParser
 from typing import Any
 
@@ -62,6 +62,12 @@ def shell(*commands: str, status: int = 0, lines: int | None = None) -> None:
 def output(command: str, status: int = 0) -> None:
     """The answer alone, without the prompt."""
     fence(run(command, status), "text")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A Markdown table."""
+    for row in (head, ["---"] * len(head), *rows):
+        cog.outl(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |")
 
 
 def helps() -> None:
