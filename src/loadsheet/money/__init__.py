@@ -1,1 +1,1 @@
-"""money."""
+"""Money: hours times a price that the user names."""

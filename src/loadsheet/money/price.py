@@ -1,0 +1,363 @@
+"""What a run costs: hours times a price that the user names.
+
+Loadsheet ships no prices: they change by the week, the region and the contract. A price comes from the
+command line (`parse_price`) or from the user's own file (`read_price_file`); without one, callers print
+hours only.
+
+A price file is a CSV of at most 1 MB in UTF-8, commas between the cells, the first row naming the
+columns in any order:
+
+========  ====================================================================================
+gpu       required: a GPU id as `loadsheet gpus` lists it
+price     required: a number with a decimal point, per hour
+gpus      how many GPUs the instance has; 1 if left out. Instances are rented whole.
+per       what the price is for: `gpu` or `instance`; required where `gpus` is more than 1
+currency  a code such as USD or a sign such as €; may be empty
+provider  free text, as is region
+region
+spot      yes or no; no if left out
+date      when the price was seen: YYYY-MM-DD or YYYY-MM
+========  ====================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from loadsheet.errors import BadFile, BadInput, UnknownGpu, nearest, one_line, shorten
+from loadsheet.hardware import gpu as find_gpu
+from loadsheet.ledger import Basis, Estimate, Item, estimate
+from loadsheet.units import ceil_div
+
+COMMAND_LINE: Final = "given on the command line"
+MAX_FILE_BYTES: Final = 1_000_000
+
+_MAX_PRICE: Final = 1e12  # per hour, in the weakest currency; anything above is a typing error
+_MAX_GPUS: Final = 1_000_000
+_MAX_TEXT: Final = 80
+
+#: the active codes of ISO 4217, so that a unit such as `min` is never taken for a currency
+_CODE_LIST: Final = (
+    "AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BGN BHD BIF BMD BND BOB BRL BSD BTN BWP BYN BZD CAD "
+    "CDF CHF CLP CNY COP CRC CUP CVE CZK DJF DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GNF "
+    "GTQ GYD HKD HNL HTG HUF IDR ILS INR IQD IRR ISK JMD JOD JPY KES KGS KHR KMF KPW KRW KWD KYD KZT LAK "
+    "LBP LKR LRD LSL LYD MAD MDL MGA MKD MMK MNT MOP MRU MUR MVR MWK MXN MYR MZN NAD NGN NIO NOK NPR NZD "
+    "OMR PAB PEN PGK PHP PKR PLN PYG QAR RON RSD RUB RWF SAR SBD SCR SDG SEK SGD SHP SLE SOS SRD SSP STN "
+    "SVC SYP SZL THB TJS TMT TND TOP TRY TTD TWD TZS UAH UGX USD UYU UZS VED VES VND VUV WST XAF XCD XOF "
+    "XPF YER ZAR ZMW ZWG"
+)
+_CODES: Final = frozenset(_CODE_LIST.split())
+_SIGNS: Final = frozenset("$€£¥₹₩₽₺₴₫฿₦₱₪")
+_NUMBER: Final = re.compile(r"[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20}")
+_PRICE: Final = re.compile(
+    r"(?P<before>[^\W\d_]+|[^\w\s.,+-])?\s*(?P<number>[-+]?[0-9.][0-9.,_]*)\s*(?P<after>[^\W\d_]+|[^\w\s./,])?"
+    r"\s*(?:(?:/|per\s)\s*(?:gpu[\s/-]*)?(?:h|hr|hour))?",
+    re.IGNORECASE,
+)
+_EXAMPLE: Final = "a price per GPU hour such as `2.5`, `2.50 USD/h` or `€2.5`"
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What one GPU costs for one hour."""
+
+    amount: float  # per GPU hour
+    currency: str = ""  # the user's own: a code, a sign, or nothing
+    label: str = ""  # what it buys: provider, region, how many are rented
+    source: str = COMMAND_LINE
+
+    def __str__(self) -> str:
+        digits = f"{self.amount:,.4f}".rstrip("0")
+        shown = digits + "0" * max(0, 2 - len(digits.partition(".")[2]))
+        return f"{shown} {self.currency}".rstrip() + " per GPU hour"
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRow:
+    """One row of a user's price file, checked."""
+
+    gpu: str
+    price: float  # per hour, for what `per` says
+    gpus: int = 1  # in the instance, which is rented whole
+    per: Literal["gpu", "instance"] = "gpu"
+    currency: str = ""
+    provider: str = ""
+    region: str = ""
+    spot: bool = False
+    date: str = ""
+    source: str = ""  # "prices.csv row 3"
+
+    @property
+    def instance_hour(self) -> float:
+        """What the whole instance costs for one hour."""
+        return self.price if self.per == "instance" else self.price * self.gpus
+
+
+def _amount(text: str, what: str, expected: str) -> float:
+    """A number that is not negative, written with a decimal point; BadInput otherwise."""
+    if "," in text:
+        raise BadInput(
+            f"{what}: got {shorten(text)}, expected {expected}",
+            "a comma can mean two things here; write `1.5` with a point and thousands without a mark",
+        )
+    sign, digits = (text[0], text[1:]) if text[:1] in ("-", "+") else ("", text)
+    if not _NUMBER.fullmatch(digits):
+        raise BadInput(f"{what}: got {shorten(text)}, expected {expected}")
+    value = float(digits)
+    if sign == "-" and value:
+        raise BadInput(f"{what}: got {shorten(text)}, expected no negative price")
+    if value > _MAX_PRICE:
+        raise BadInput(f"{what}: got {shorten(text)}, expected at most {_MAX_PRICE:.0e} an hour")
+    return value
+
+
+def _currency(text: str, what: str) -> str:
+    """A currency code in capitals or a sign; "" for nothing; BadInput for anything else."""
+    code = text.upper()
+    if not text or text in _SIGNS or code in _CODES:
+        return code
+    raise BadInput(
+        f"{what}: got currency {shorten(text)}, expected a code such as USD or a sign such as €",
+        "leave the currency out to count in units of your own",
+    )
+
+
+def parse_price(value: object, what: str = "price", source: str = COMMAND_LINE) -> Price:
+    """The price of one GPU hour from a number or from text; BadInput for anything that is not clear.
+
+    >>> parse_price("2.50 USD/h").amount, parse_price("$2.5 per hour").currency, parse_price(3).amount
+    (2.5, '$', 3.0)
+    """
+    if isinstance(value, Price):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not 0 <= value <= _MAX_PRICE:  # false for nan, too
+            raise BadInput(f"{what}: got {shorten(value)}, expected {_EXAMPLE}")
+        return Price(float(value), source=source)
+    text = str(value).strip()
+    match = _PRICE.fullmatch(text) if len(text) <= 60 else None
+    if match is None:
+        raise BadInput(f"{what}: got {shorten(value)}, expected {_EXAMPLE}")
+    amount = _amount(match["number"], what, _EXAMPLE)
+    signs = [_currency(match[side] or "", what) for side in ("before", "after")]
+    if all(signs):
+        raise BadInput(f"{what}: got {shorten(value)}, expected one currency, not two")
+    return Price(amount, signs[0] or signs[1], source=source)
+
+
+# --- what it comes to ------------------------------------------------------------------------------
+
+
+def _said(price: Price) -> str:
+    return f"price {price.source}" + (f" ({price.label})" if price.label else "")
+
+
+def _positive(value: Any, what: str, zero: bool = False) -> None:
+    """BadInput if a plain number, or the low end of an estimate, is not a positive finite number."""
+    low = estimate(value).low
+    if hasattr(low, "__array_namespace__") or 0 < low < math.inf or (zero and low == 0):
+        return
+    raise BadInput(f"{what}: got {shorten(low)}, expected a finite number {'from' if zero else 'above'} 0")
+
+
+def training_cost(gpu_hours: Any, price: Price | float, basis: Basis = "modelled") -> Item:
+    """GPU hours times the price per GPU hour, in the price's currency.
+
+    `gpu_hours` may be a number, an array or an Estimate; BadInput if it is negative. The lecture's
+    Llama 3 8B: 507,474 hours at 2 an hour.
+
+    >>> item = training_cost(507_474, Price(2.0))
+    >>> item.amount, item.working
+    (1014948.0, 'hours·price = 507,474·2')
+    """
+    price = parse_price(price)
+    _positive(gpu_hours, "GPU hours", zero=True)
+    operands = {"hours": estimate(gpu_hours).mid, "price": price.amount}
+    return Item("training", gpu_hours * price.amount, "hours·price", operands, _said(price), basis)
+
+
+def cost_per_million_tokens(
+    tokens_per_second: Any, gpus: int, price: Price | float, basis: Basis = "modelled"
+) -> Item:
+    """What a million tokens cost when `gpus` GPUs together make `tokens_per_second`, kept busy.
+
+    The rate may be a number, an array or an Estimate; BadInput if it or the count is not positive.
+
+    >>> cost_per_million_tokens(1000.0, 1, 3.6).amount
+    1.0
+    """
+    price = parse_price(price)
+    _positive(tokens_per_second, "tokens per second")
+    _positive(gpus, "gpus")
+    rate = estimate(tokens_per_second)
+    hourly = gpus * price.amount
+
+    def cost(tokens_per_second: Any) -> Any:
+        return hourly * 1e6 / (3600 * tokens_per_second)
+
+    amount: Any = cost(rate.mid)
+    if isinstance(tokens_per_second, Estimate):  # the fastest is the cheapest
+        amount = Estimate(cost(rate.high), amount, cost(rate.low), rate.reason)
+    operands = {"gpus": gpus, "price": price.amount, "rate": rate.mid}
+    expression = "gpus·price·10⁶/(3,600·rate)"
+    return Item("per million tokens", amount, expression, operands, _said(price), basis)
+
+
+def cheapest(rows: Iterable[PriceRow], gpu: str, gpus: int = 1, allow_spot: bool = False) -> Price:
+    """The least that `gpus` GPUs of one kind cost, per GPU in use; instances are rented whole.
+
+    Spot rows count only with `allow_spot`, as they can be taken away. BadInput if no row fits or if the
+    rows that fit are in several currencies; UnknownGpu if there is no such GPU.
+    """
+    _positive(gpus, "gpus")
+    wanted = find_gpu(gpu).id
+    rows = tuple(rows)
+    of_kind = [row for row in rows if row.gpu == wanted]
+    fitting = [row for row in of_kind if allow_spot or not row.spot]
+    if not fitting:
+        if of_kind:
+            hint = "it has spot prices only; allow them if the run survives being stopped"
+        else:
+            hint = "it has " + (", ".join(sorted({row.gpu for row in rows})[:8]) or "no rows at all")
+        kind = "row" if allow_spot else "on-demand row"
+        raise BadInput(f"prices: got no {kind} for `{wanted}`, expected one in the price file", hint)
+    currencies = sorted({row.currency for row in fitting})
+    if len(currencies) > 1:
+        named = ", ".join(c or "none" for c in currencies)
+        raise BadInput(
+            f"prices: got `{wanted}` in several currencies ({named}), expected one", "convert the rows first"
+        )
+
+    def hourly(row: PriceRow) -> float:
+        return float(ceil_div(gpus, row.gpus) * row.instance_hour)
+
+    best = min(fitting, key=hourly)
+    parts = [best.provider, best.region, "spot" if best.spot else "", best.date]
+    rented = ceil_div(gpus, best.gpus) * best.gpus
+    if rented > gpus:
+        parts.append(f"{rented} rented for {gpus}")
+    label = ", ".join(part for part in parts if part)
+    return Price(hourly(best) / gpus, best.currency, label, best.source)
+
+
+# --- the user's price file -------------------------------------------------------------------------
+
+_COLUMNS: Final = ("gpu", "price", "gpus", "per", "currency", "provider", "region", "spot", "date")
+_YES: Final = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False, "": False}
+_DATE: Final = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])(?:-(?:0[1-9]|[12][0-9]|3[01]))?")
+
+
+def _read_text(path: str | os.PathLike[str], name: str) -> str:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise BadFile(f"{name}: got a folder or a device, expected a CSV file")
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadFile(f"{name}: got {reason!r}, expected a CSV file that can be read") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise BadFile(f"{name}: got more than 1 MB, expected a price file of at most 1 MB")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadFile(
+            f"{name}: got byte {data[error.start]:#04x} at {error.start}, expected UTF-8 text",
+            "save the sheet as CSV UTF-8",
+        ) from None
+
+
+def _header(cells: Sequence[str], name: str) -> list[str]:
+    columns = [cell.strip().lower() for cell in cells]
+    if len(columns) == 1 and re.search(r"[;\t|]", columns[0]):
+        raise BadFile(
+            f"{name} row 1: got {shorten(columns[0])}, expected commas between the columns",
+            "save the sheet as CSV with commas",
+        )
+    for column in columns:
+        if column not in _COLUMNS:
+            close = nearest(column, _COLUMNS)
+            hint = f"did you mean `{close[0]}`?" if close else "columns: " + ", ".join(_COLUMNS)
+            raise BadInput(f"{name} row 1: got column {shorten(column)}, expected a known one", hint)
+        if columns.count(column) > 1:
+            raise BadInput(f"{name} row 1: got column `{column}` twice, expected it once")
+    for column in ("gpu", "price"):
+        if column not in columns:
+            raise BadInput(f"{name} row 1: got no column `{column}`, expected one")
+    return columns
+
+
+def _row(cells: dict[str, str], where: str) -> PriceRow:
+    def what(column: str) -> str:
+        return f"{where}, column `{column}`"
+
+    def bad(column: str, expected: str, hint: str = "") -> BadInput:
+        return BadInput(f"{what(column)}: got {shorten(cells.get(column, ''))}, expected {expected}", hint)
+
+    try:
+        gpu_id = find_gpu(cells["gpu"]).id
+    except UnknownGpu as error:
+        raise bad("gpu", "a known GPU id", error.hint) from None
+    price = _amount(cells["price"], what("price"), "a number")
+    count = cells.get("gpus") or "1"
+    if not re.fullmatch(r"[0-9]{1,7}", count) or not 1 <= int(count) <= _MAX_GPUS:
+        raise bad("gpus", "a positive whole number")
+    per = cells.get("per", "").lower()
+    if per not in ("gpu", "instance") and (per or int(count) > 1):
+        raise bad("per", "`gpu` or `instance`", "a price for several GPUs must say what it is for")
+    spot = _YES.get(cells.get("spot", "").lower())
+    if spot is None:
+        raise bad("spot", "yes or no")
+    if cells.get("date") and not _DATE.fullmatch(cells["date"]):
+        raise bad("date", "YYYY-MM-DD or YYYY-MM")
+    for column in ("provider", "region"):
+        if len(cells.get(column, "")) > _MAX_TEXT:
+            raise bad(column, f"at most {_MAX_TEXT} characters")
+    return PriceRow(
+        gpu=gpu_id,
+        price=price,
+        gpus=int(count),
+        per="instance" if per == "instance" else "gpu",
+        currency=_currency(cells.get("currency", ""), what("currency")),
+        provider=one_line(cells.get("provider", "")),
+        region=one_line(cells.get("region", "")),
+        spot=spot,
+        date=cells.get("date", ""),
+        source=where,
+    )
+
+
+def read_price_file(path: str | os.PathLike[str]) -> tuple[PriceRow, ...]:
+    """The rows of a user's price file (columns: see this module), blank ones left out.
+
+    BadFile if it cannot be read, is no UTF-8 CSV or is larger than 1 MB; BadInput, with row and column
+    (the row of the names is row 1), if a cell makes no sense or if there is no row at all.
+    """
+    import csv
+    import io
+
+    name = one_line(os.path.basename(os.fsdecode(path))) or "price file"
+    reader = csv.reader(io.StringIO(_read_text(path, name), newline=""), strict=True)
+    columns: list[str] = []
+    rows: list[PriceRow] = []
+    number = 0
+    try:
+        for number, cells in enumerate(reader, start=1):
+            where = f"{name} row {number}"
+            if number == 1:
+                columns = _header(cells, name)
+            elif any(cell.strip() for cell in cells):
+                if len(cells) != len(columns):
+                    raise BadInput(f"{where}: got {len(cells)} cells, expected {len(columns)}")
+                rows.append(_row({c: cell.strip() for c, cell in zip(columns, cells, strict=True)}, where))
+    except csv.Error as error:
+        raise BadFile(f"{name} row {number + 1}: got {str(error)!r}, expected CSV") from None
+    if not rows:
+        raise BadInput(f"{name}: got no prices, expected a row of column names and one row per price")
+    return tuple(rows)
