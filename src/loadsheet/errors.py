@@ -87,7 +87,10 @@ def one_line(text: str) -> str:
 
 def shorten(value: object, limit: int = 60) -> str:
     """Show a value from the outside on one line, cut to `limit` characters."""
-    text = repr(value[: limit + 1] if isinstance(value, str) else value)
+    try:
+        text = repr(value[: limit + 1] if isinstance(value, str) else value)
+    except (ValueError, RecursionError):  # an int of thousands of digits, a structure too deep
+        text = f"a very long {type(value).__name__}"
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

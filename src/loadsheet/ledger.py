@@ -8,7 +8,7 @@ tuple of items with a unit. Text is rendered on demand, so building a ledger cos
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -59,7 +59,7 @@ class Item:
 
     name: str
     amount: Any = None  # a number, an array or an Estimate
-    expression: str = ""  # "2·N", with the names in `operands`
+    expression: str | Callable[[], tuple[str, Mapping[str, Any]]] = ""  # "2·N", with the names in `operands`
     operands: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
     basis: Basis = "exact"
@@ -87,12 +87,18 @@ class Item:
         >>> Item("weights", 16060522496, "2·N", {"N": 8030261248}).working
         '2·N = 2·8,030,261,248'
         """
-        if not self.expression:
+        expression, operands = self.formula
+        if not expression:
             return " + ".join(child.name for child in self.children)
-        put_in = _WORD.sub(
-            lambda m: format_number(self.operands[m[0]]) if m[0] in self.operands else m[0], self.expression
-        )
-        return self.expression if put_in == self.expression else f"{self.expression} = {put_in}"
+        put_in = _WORD.sub(lambda m: format_number(operands[m[0]]) if m[0] in operands else m[0], expression)
+        return expression if put_in == expression else f"{expression} = {put_in}"
+
+    @property
+    def formula(self) -> tuple[str, Mapping[str, Any]]:
+        """The expression and the values of its names; a formula that costs time to write is made here."""
+        if callable(self.expression):
+            return self.expression()
+        return self.expression, self.operands
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Item]]:
         """This item and everything below it, with its depth."""

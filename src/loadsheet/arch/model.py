@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -170,24 +170,49 @@ class Model:
         return parts
 
     @cached_property
-    def quantisable_tensors(self) -> tuple[tuple[int, int], ...]:
-        """(elements, how many) of every tensor that weight-only quantisation replaces."""
+    def tensor_sizes(self) -> dict[int, int]:
+        """Elements -> how many tensors of that size, over all parameters."""
         counts: dict[int, int] = {}
+
+        def count_in(parameters: Iterable[Parameter], times: int) -> None:
+            for p in parameters:
+                counts[p.numel] = counts.get(p.numel, 0) + times
+
+        count_in(self.embedding.parameters(), 1)
+        for _, layer in self.extras:
+            count_in(layer.parameters(), 1)
         for block, count in self.runs:
-            for p in block.parameters():
-                if p.quantise:
-                    counts[p.numel] = counts.get(p.numel, 0) + count
-        return tuple(counts.items())
+            count_in(block.parameters(), count)
+        if self.final_norm is not None:
+            count_in(self.final_norm.parameters(), 1)
+        count_in(self._head_parameters(), 1)
+        return counts
 
     @cached_property
-    def quantisable_shapes(self) -> tuple[tuple[tuple[int, ...], int], ...]:
-        """(shape, how many) of the same tensors, for scales per row or per group."""
-        counts: dict[tuple[int, ...], int] = {}
+    def quantisable_shapes(self) -> tuple[tuple[tuple[int, ...], tuple[int, int] | None, int], ...]:
+        """(shape, (active, all) experts or None, how many) of every matrix that weight quantisation replaces."""
+        counts: dict[tuple[tuple[int, ...], tuple[int, int] | None], int] = {}
         for block, count in self.runs:
             for p in block.parameters():
                 if p.quantise:
-                    counts[p.shape] = counts.get(p.shape, 0) + count
-        return tuple(counts.items())
+                    key = (p.shape, p.active)
+                    counts[key] = counts.get(key, 0) + count
+        return tuple((shape, active, count) for (shape, active), count in counts.items())
+
+    @cached_property
+    def experts(self) -> tuple[int, int] | None:
+        """(experts per token, experts) of the mixtures, or None for a dense model."""
+        for block, _ in self.runs:
+            for p in block.parameters():
+                if p.active is not None:
+                    return p.active
+        return None
+
+    @cached_property
+    def looked_up_params(self) -> int:
+        """Parameters that are only looked up, a row per token: positions, and the embedding unless tied."""
+        total = 0 if self.tied else self.embedding.numel
+        return total + sum(layer.numel for _, layer in self.extras if isinstance(layer, Embedding))
 
     def linears(self) -> Iterator[tuple[str, Linear, int]]:
         """(name, layer, how many) of every linear layer inside the blocks."""
@@ -257,6 +282,8 @@ class Model:
             return x
         targets = tape.new(x.rows, 1, "ids", "int64", outside=True)
         if tape.execution.loss == "fused":
-            return tape.fused_linear_cross_entropy(x, self.head, tape.execution.loss_chunks)
+            return tape.fused_linear_cross_entropy(x, self.head)
+        if tape.execution.loss == "chunked":
+            return tape.chunked_linear_cross_entropy(x, self.head)
         logits = tape.linear(x, self.head)
         return tape.cross_entropy(logits, targets)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from loadsheet.arch.tape import Storage, Tape, Tensor
+from loadsheet.arch.tape import Record, Storage, Tape, Tensor
 from loadsheet.arch.work import DTYPE_BYTES
-from loadsheet.units import smallest
+from loadsheet.units import ceil_div
 
 #: elementwise functions by what their derivative needs
 KEEPS_INPUT = frozenset({"silu", "gelu", "gelu_tanh", "quick_gelu", "relu2", "swiglu_clamped"})
@@ -43,11 +43,12 @@ class Ops(Tape):
         record.forward_flops = record.forward_flops_full = 2 * macs
         record.touched = weight.numel * experts
         size = weight.in_features * weight.out_features
-        if self.execution.autocast:
+        packed = self.quantised and weight.quantisable
+        if self.dtype != self.compute_dtype and not packed:
             copy = Storage(size * experts * DTYPE_BYTES[self.compute_dtype], "copy", 1, outside=False)
             if out.grad:
                 record.saved += (copy,)
-        if self.quantised and weight.quantisable:  # one layer is unpacked at a time
+        if packed:  # one layer is unpacked at a time
             record.forward_temporary = record.backward_temporary = size * experts * 2
         if x.grad:
             record.input_grad_flops = 2 * macs
@@ -62,9 +63,10 @@ class Ops(Tape):
         if adapter is None:
             return y
         rank = adapter.rank
-        x = self.cast(x, self.compute_dtype if self.execution.autocast else adapter.dtype)
+        x = self.cast(x, adapter.dtype)
         if adapter.dropout > 0:
             x = self.dropout(x)
+        x = self.cast(x, adapter.compute)
         low = self._adapter_product(x, weight.in_features, rank, "r")
         high = self._adapter_product(low, rank, weight.out_features, weight.out_symbol)
         scaled = self.pointwise("scale", high)
@@ -136,6 +138,21 @@ class Ops(Tape):
         record.forward_flops = per_pair * work.pairs(window, chunk)
         record.forward_flops_full = per_pair * work.pairs_full()
         record.input_grad_flops = 2 * record.forward_flops if out.grad else 0
+        return out
+
+    def recomputed_attention(self, q: Tensor, k: Tensor, v: Tensor, *, heads: int, head_dim: int, **reach: Any) -> Tensor:
+        """The written-out attention whose scores are made again in backward: keeps q, k, v (arXiv 2205.05198)."""
+        work = self.work
+        out = self.new(work.tokens, heads * head_dim, q.symbol, q.dtype, q.grad or k.grad or v.grad)
+        record = self.add_record("attention_recomputed", (q, k, v), out, (q, k, v))
+        per_pair = 4 * heads * head_dim * work.sequences
+        record.forward_flops = per_pair * work.pairs(**reach)
+        record.forward_flops_full = per_pair * work.pairs_full()
+        scores = work.sequences * heads * work.pairs_full()
+        record.forward_temporary = scores * 8  # scores, fp32 softmax, its 16-bit copy
+        if out.grad:
+            record.input_grad_flops = 2 * record.forward_flops
+            record.backward_temporary = scores * 14
         return out
 
     # -- elementwise ---------------------------------------------------------------------------
@@ -258,33 +275,57 @@ class Ops(Tape):
         """
         x = self.cast(logits, "fp32") if self.execution.upcast_logits else logits
         log_probabilities = self._like(x)
-        self.add_record("log_softmax", (x,), log_probabilities, (log_probabilities,))
+        record = self.add_record("log_softmax", (x,), log_probabilities, (log_probabilities,))
+        record.held = (logits.storage,) if self.training else ()
         loss = self.new(1, 1, "1", x.dtype, logits.grad)
         total_weight = self.new(1, 1, "1", x.dtype)
         self.add_record("nll", (log_probabilities,), loss, (log_probabilities, targets, total_weight))
         return loss
 
-    def fused_linear_cross_entropy(self, x: Tensor, weight: Weight, chunks: int) -> Tensor:
-        """Head and loss by chunks of rows; gradients are made in forward, so only d·x is kept (Liger).
+    def fused_linear_cross_entropy(self, x: Tensor, weight: Weight) -> Tensor:
+        """Head and loss by chunks of rows; gradients are made in forward, so the logits are never whole.
 
-        Kept: the gradient of the hidden state (2·d per token) and, if the head trains, its gradient.
-        Temporary: one chunk of logits, 16 bit, fp32 and its gradient.
+        Kept: the gradient of the hidden state and, if the head trains, the head's gradient. Temporary:
+        one chunk of B·T / ⌈V/d⌉ rows of logits, in 16 bit and fp32 (Hsu et al. 2024, arXiv 2410.10989).
         """
         x = self.cast(x, self.compute_dtype)
         loss = self.new(1, 1, "1", "fp32", x.grad or self.full)
         gradient = self.new(x.rows, x.width, x.symbol, x.dtype)
         record = self.add_record("fused_loss", (x,), loss, (gradient,))
+        self._head_flops(record, x, weight)
+        rows = ceil_div(x.rows, ceil_div(weight.out_features, weight.in_features))
+        record.forward_temporary = rows * weight.out_features * (DTYPE_BYTES[x.dtype] + 4)
+        if self.full:
+            record.forward_temporary = record.forward_temporary + record.weight_grad_bytes
+        return loss
+
+    def chunked_linear_cross_entropy(self, x: Tensor, weight: Weight) -> Tensor:
+        """Head and loss by chunks: log-probabilities of all chunks are kept, gradients are never whole.
+
+        Kept per logit: its 16 bits (held) and its log-probability; temporary in backward: two gradients
+        of one chunk and their 16-bit copy (torchtune and LitGPT, by 1/`loss_chunks` of the rows).
+        """
+        x = self.cast(x, self.compute_dtype)
+        dtype = "fp32" if self.execution.upcast_logits else x.dtype
+        loss = self.new(1, 1, "1", dtype, x.grad or self.full)
+        logits = self.new(x.rows, weight.out_features, "V", x.dtype)
+        kept = self.new(x.rows, weight.out_features, "V", dtype)
+        record = self.add_record("chunked_loss", (x,), loss, (kept, x) if self.full else (kept,))
+        record.held = (logits.storage,) if self.training else ()
+        self._head_flops(record, x, weight)
+        chunk = ceil_div(x.rows, self.execution.loss_chunks) * weight.out_features
+        record.forward_temporary = chunk * DTYPE_BYTES[dtype] + logits.bytes
+        record.backward_temporary = chunk * (2 * DTYPE_BYTES[dtype] + DTYPE_BYTES[x.dtype])
+        return loss
+
+    def _head_flops(self, record: Record, x: Tensor, weight: Weight) -> None:
         macs = x.rows * weight.in_features * weight.out_features
         record.forward_flops = record.forward_flops_full = 2 * macs
-        rows = smallest(x.rows, -(-x.rows // chunks))
-        record.forward_temporary = rows * weight.out_features * (2 + 4)
         record.input_grad_flops = 2 * macs if x.grad else 0
         record.touched = weight.numel
         if self.full:
             record.weight_grad_flops = 2 * macs
             record.weight_grad_bytes = weight.numel * self.grad_bytes
-            record.forward_temporary = record.forward_temporary + record.weight_grad_bytes
-        return loss
 
     # -- mixture of experts --------------------------------------------------------------------
     def route(self, x: Tensor, scores: Tensor, per_token: int) -> Tensor:

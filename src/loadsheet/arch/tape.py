@@ -54,7 +54,7 @@ class Record:
     """One primitive operation as it was carried out."""
 
     __slots__ = (
-        "backward_temporary", "forward_flops", "forward_flops_full", "forward_temporary", "inputs", "op",
+        "backward_temporary", "forward_flops", "forward_flops_full", "forward_temporary", "held", "inputs", "op",
         "input_grad_flops", "output", "saved", "touched", "weight_grad_bytes", "weight_grad_flops",
     )  # fmt: skip
 
@@ -63,6 +63,7 @@ class Record:
         self.inputs = inputs
         self.output = output
         self.saved = saved
+        self.held: tuple[Storage, ...] = ()  # kept by the program, not by autograd (a model's returned logits)
         self.forward_flops: Any = 0  # model FLOPs, causal attention counted as needed
         self.forward_flops_full: Any = 0  # the same with full attention
         self.input_grad_flops: Any = 0
@@ -78,6 +79,7 @@ class Summary:
     """What one taped part (a block, or the head with the loss) needs.
 
     saved           bytes kept for backward that the part allocated itself
+    held            bytes that the training program keeps besides, until the step ends (returned logits)
     saved_by        (symbol, width, bytes) of the same, summed by symbol, in order of appearance
     shared          storages kept for backward that the part did not allocate: counted once per model
     forward_peak    highest live bytes of forward, saved ones included
@@ -86,16 +88,20 @@ class Summary:
     """
 
     saved: Any
+    held: Any
     saved_by: tuple[tuple[str, Any, Any], ...]
     shared: tuple[Storage, ...]
     forward_peak: Any
     backward_peak: Any
     forward_flops: Any
     forward_flops_full: Any
+    recomputed_flops: Any  # of ops that selective recompute carries out again in backward
     input_grad_flops: Any
     weight_grad_flops: Any
     weight_grad_bytes: Any
     input_bytes: Any
+    input_kept: Any  # its input's bytes, if backward needs the input itself (part of `saved`)
+    copies: Any  # 16-bit copies of fp32 weights among `saved` (autocast)
     touched: Any
 
 
@@ -168,7 +174,8 @@ class Tape:
         shared: dict[Storage, None] = {}
         last_use: dict[Storage, int] = {}
         first_saver: dict[Storage, int] = {}
-        flops = full = dgrad = wgrad = wgrad_bytes = touched = 0
+        flops = full = dgrad = wgrad = wgrad_bytes = touched = held_bytes = again = 0
+        held: dict[Storage, None] = {}
         for index, record in enumerate(self.records):
             for tensor in record.inputs:
                 last_use[tensor.storage] = index
@@ -178,8 +185,13 @@ class Tape:
                 else:
                     order[storage] = None
                     first_saver.setdefault(storage, index)
+            for storage in record.held:
+                held[storage] = None
+                held_bytes = held_bytes + storage.bytes
             flops = flops + record.forward_flops
             full = full + record.forward_flops_full
+            if record.op == "attention_recomputed":
+                again = again + record.forward_flops
             dgrad = dgrad + record.input_grad_flops
             wgrad = wgrad + record.weight_grad_flops
             wgrad_bytes = wgrad_bytes + record.weight_grad_bytes
@@ -193,16 +205,20 @@ class Tape:
         source_storage = source.storage if source is not None else None
         return Summary(
             saved=saved,
+            held=held_bytes,
             saved_by=tuple((symbol, units, size) for symbol, (units, size) in groups.items()),
             shared=tuple(shared),
-            forward_peak=self._forward_peak(order, last_use, source_storage, output.storage),
-            backward_peak=self._backward_peak(first_saver, saved, output, grads_alive),
+            forward_peak=self._forward_peak({**order, **held}, last_use, source_storage, output.storage),
+            backward_peak=held_bytes + self._backward_peak(first_saver, saved, output, grads_alive),
             forward_flops=flops,
             forward_flops_full=full,
+            recomputed_flops=again,
             input_grad_flops=dgrad,
             weight_grad_flops=wgrad,
             weight_grad_bytes=wgrad_bytes,
             input_bytes=source.bytes if source is not None else 0,
+            input_kept=source.bytes if source is not None and source.storage in order else 0,
+            copies=groups["copy"][1] if "copy" in groups else 0,
             touched=touched,
         )
 

@@ -93,7 +93,8 @@ class Adapter:
     rank: int
     targets: frozenset[str] | None = None  # module names; None: every linear layer but the head
     dropout: float = 0.0
-    dtype: str = "fp32"
+    dtype: str = "fp32"  # of its weights, to which PEFT casts the input
+    compute: str = "bf16"  # of its products (autocast)
 
     def applies(self, tag: str) -> bool:
         """Whether the linear layer of that module name gets an adapter."""

@@ -1,1 +1,1 @@
-"""compute."""
+"""FLOPs, step time, prefill and decode."""

@@ -143,6 +143,9 @@ class Attention(Layer):
             return tape.attention(
                 q, k, v, heads=self.heads, key_dim=self.head_dim, value_dim=self.head_dim, **shape
             )
+        if execution.recompute == "selective" and tape.training:
+            mixed = tape.recomputed_attention(q, k, v, heads=self.heads, head_dim=self.head_dim, **shape)
+            return tape.copy(mixed)
         scores = tape.scores(q, k, heads=self.heads, key_dim=self.head_dim, **shape)
         scores = tape.pointwise("scale", scores)
         scores = tape.add(scores, tape.table("mask", 1))

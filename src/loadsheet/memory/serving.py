@@ -1,0 +1,133 @@
+"""Memory of serving: weights in their format, the cache, and the activations of prefill and decode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadsheet.arch.model import Model
+from loadsheet.arch.ops import Ops
+from loadsheet.arch.work import DTYPE_BYTES, Work
+from loadsheet.ledger import Item
+from loadsheet.memory.terms import MemoryAccount, format_bytes_of, instant, quantised_bytes
+from loadsheet.recipe import Serving, pick
+from loadsheet.units import largest, smallest
+
+_PLAIN = ("fp32", "bf16", "fp16")
+
+
+def weight_items(model: Model, recipe: Serving) -> Item:
+    """The weights in their format; a file's own bytes when the model came with its weights.
+
+    Weight-only formats replace the linear layers of the blocks; embedding, head, norms and routers
+    stay in 16 bits.
+    """
+    stored = model.stored
+    if stored is not None and "weights" in recipe.defaulted:
+        return Item(
+            "weights", stored.nbytes, "as stored in the file", {}, f"{stored.format} header", "exact"
+        )
+    entry = pick("formats", recipe.weights, "weight format")
+    n = model.params
+    if recipe.weights in _PLAIN:
+        size = DTYPE_BYTES[recipe.weights]
+        return Item("weights", size * n, "b·N", {"b": size, "N": n}, entry["source"])
+    packed, numbers, scales = quantised_bytes(model, recipe.weights, recipe.group)
+    operands = {"N_q": packed, "bits": entry["bits"]}
+    return Item(
+        "weights",
+        children=(
+            Item(f"{recipe.weights} numbers", numbers, "N_q·bits/8", operands, entry["source"]),
+            Item("scales", scales, _scale_text(entry, recipe.group), {}, entry["source"]),
+            Item("embedding, head, norms in 16 bits", 2 * (n - packed), "2·(N - N_q)", {"N": n, "N_q": packed}, entry["source"]),
+        ),
+    )  # fmt: skip
+
+
+def touched_bytes(model: Model, recipe: Serving, share: Any) -> Any:
+    """Bytes of weights that one forward reads: no table that is only looked up, and of routed experts a share.
+
+    `share`: the part of the experts that the tokens at hand reach (1 for a dense model).
+    """
+    total = weight_items(model, recipe).amount
+    looked_up = 2 * model.looked_up_params
+    experts: Any = 0
+    for shape, active, count in model.quantisable_shapes:
+        if active is not None:
+            experts = experts + count * sum(format_bytes_of(shape, recipe.weights, recipe.group))
+    return total - looked_up - experts * (1 - share)
+
+
+def _scale_text(entry: dict[str, Any], group: int) -> str:
+    kind = entry["scale"]
+    if kind == "row":
+        return "one fp32 number per output row"
+    return f"per group of {group}" if kind == "group" else f"per block of {entry['block']} and per tensor"
+
+
+def cache_items(model: Model, work: Work, kv: str) -> Item | None:
+    """What the layers keep for `work`: keys and values (or latents) in the KV format, states in theirs."""
+    entry = pick("kv_formats", kv, "KV cache format")
+    size = entry["bytes"]
+    children = []
+    for tensor, count in model.cache(work):
+        amount = tensor.elements * size * count
+        children.append(
+            Item(
+                tensor.name, amount, f"L·b·({tensor.expression})",
+                {"L": count, "b": size, **(tensor.operands or {})}, entry["source"],
+            )
+        )  # fmt: skip
+    if not children:
+        return None
+    return Item("KV cache", children=tuple(children))
+
+
+def kv_bytes_per_token(model: Model, kv: str = "bf16") -> Any:
+    """Cache bytes that one more token adds while no window is full.
+
+    Llama 2 70B: 2·80·8·128·2 = 327,680 bytes (arXiv 2307.09288).
+    """
+    size = pick("kv_formats", kv, "KV cache format")["bytes"]
+    return sum(t.elements * size * count for t, count in model.cache(Work(1, 1)))
+
+
+def forward_peak(model: Model, work: Work, logits_rows: Any) -> Any:
+    """Highest live bytes of activations of one forward without gradients, logits of `logits_rows` rows last."""
+
+    def make() -> Ops:
+        return Ops(work, Serving().execution, training=False, full=False)
+
+    taped = model.walk(make, loss=False)
+    peak = taped.before.forward_peak
+    for summary, _ in taped.runs:
+        peak = largest(peak, summary.forward_peak)
+    logits = logits_rows * model.vocab_size * (2 + 4)  # 16-bit logits and the sampler's fp32 copy
+    return largest(peak, taped.after.forward_peak + logits)
+
+
+def serving_memory(model: Model, recipe: Serving, gpus: int = 1) -> MemoryAccount:
+    """Two instants: the last chunk of a prefill with every cache full, and a decode step.
+
+    `gpus` > 1 means as many independent replicas, each with the whole batch.
+    """
+    weights = weight_items(model, recipe)
+    batch, seq = recipe.batch, recipe.seq
+    cache = cache_items(model, Work(batch, 1, seq - 1), recipe.kv)
+    chunk = smallest(seq, recipe.prefill_chunk)
+    sequences = largest(smallest(batch, recipe.prefill_chunk // chunk), 1)  # prompts that share one pass
+    source = "highest live point of the tape without gradients"
+    prefill = Item(
+        "activations of prefill", forward_peak(model, Work(sequences, chunk, seq - chunk), sequences),
+        "chunk of C tokens", {"C": sequences * chunk}, source, "modelled",
+    )  # fmt: skip
+    decode = Item(
+        "activations of decode", forward_peak(model, Work(batch, 1, seq - 1), batch),
+        "one token for each of B sequences", {"B": batch}, source, "modelled",
+    )  # fmt: skip
+    resident = weights.amount + (cache.amount if cache is not None else 0)
+    instants = (
+        instant("prefill", [weights, cache, prefill], resident, 1),
+        instant("decode", [weights, cache, decode], resident, 1),
+    )
+    del gpus
+    return MemoryAccount(instants, Item("model states", children=(weights,)))

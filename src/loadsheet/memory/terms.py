@@ -1,0 +1,145 @@
+"""Pieces that training and serving accounts share: overheads, instants, weights by number format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from loadsheet.arch.model import Model
+from loadsheet.ledger import Estimate, Item, Ledger
+from loadsheet.recipe import pick, tables
+from loadsheet.units import GIB, ceil_div
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """What is in memory at one moment of a step: framework tensors, then what lies around them."""
+
+    name: str
+    tensors: Ledger
+    around: Ledger
+    stage: int = 0
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """All items, tensors first."""
+        return self.tensors.items + self.around.items
+
+    @property
+    def total(self) -> Estimate:
+        """What the device must hold at this moment."""
+        return self.tensors.total + self.around.total
+
+    def to_json(self) -> dict[str, Any]:
+        """Name, stage and items."""
+        return {"name": self.name, "stage": self.stage, "items": [i.to_json() for i in self.items]}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAccount:
+    """Every instant of a step, and the states that live through it."""
+
+    instants: tuple[Instant, ...]
+    model_states: Item
+    notes: tuple[str, ...] = ()
+
+    @property
+    def worst(self) -> Instant:
+        """The instant with the highest peak (by its middle estimate)."""
+        return max(self.instants, key=lambda i: i.total.mid)
+
+    @property
+    def peak(self) -> Estimate:
+        """What the device must hold: the highest low, mid and high over the instants, never a sum of them."""
+        totals = [i.total for i in self.instants]
+        return Estimate(
+            max(t.low for t in totals), max(t.mid for t in totals), max(t.high for t in totals),
+            self.worst.total.reason,
+        )  # fmt: skip
+
+    @property
+    def allocated(self) -> Estimate:
+        """What the framework's tensors take at the worst instant (torch.cuda.max_memory_allocated)."""
+        totals = [i.tensors.total for i in self.instants]
+        return Estimate(max(t.low for t in totals), max(t.mid for t in totals), max(t.high for t in totals))
+
+    @property
+    def reserved(self) -> Estimate:
+        """What the framework's allocator holds (torch.cuda.max_memory_reserved): all but the context."""
+        names = ("allocator",)
+        best = Estimate(0, 0, 0)
+        for instant in self.instants:
+            total = instant.tensors.total
+            for name in names:
+                item = instant.around.get(name)
+                total = total + item.amount if item is not None else total
+            if total.mid > best.mid:
+                best = total
+        return best
+
+
+def overhead(name: str) -> Estimate:
+    """A stated range of the data file, in bytes."""
+    entry = tables()["overheads"][name]
+    scale = GIB if entry["unit"] == "GiB" else 1
+    return Estimate(entry["low"] * scale, entry["mid"] * scale, entry["high"] * scale, entry["source"])
+
+
+def around(dynamic: Any, gpus: int) -> Ledger:
+    """The CUDA context, the allocator's own (fixed, and a share of what comes and goes), NCCL's buffers."""
+    context, fixed, part = overhead("context"), overhead("allocator_fixed"), overhead("allocator_share")
+    share = Estimate(part.low * dynamic, part.mid * dynamic, part.high * dynamic, "fragmentation")
+    items = [
+        Item("CUDA context", context, "stated range", source=context.reason, basis="assumed"),
+        Item(
+            "allocator", fixed + share, "workspaces + share·X",
+            {"share": part.mid, "X": dynamic}, source=part.reason, basis="assumed",
+        ),
+    ]  # fmt: skip
+    if gpus > 1:
+        nccl = overhead("nccl")
+        items.append(Item("NCCL buffers", nccl, "stated range", source=nccl.reason, basis="assumed"))
+    return Ledger("around", tuple(items))
+
+
+def instant(name: str, items: Iterable[Item | None], resident: Any, gpus: int) -> Instant:
+    """An instant from its tensors; `resident` bytes stay put and so do not fragment."""
+    tensors = Ledger(name, tuple(i for i in items if i is not None))
+    return Instant(name, tensors, around(tensors.total.mid - resident, gpus))
+
+
+def format_bytes_of(shape: tuple[int, ...], name: str, group: int = 128) -> tuple[Any, Any]:
+    """(bytes of the numbers, bytes of scales and codes) of one quantised matrix; rounding per row or block.
+
+    >>> format_bytes_of((4096, 4096), "nf4")
+    (8388608, 1048640)
+    >>> round(sum(format_bytes_of((4096, 4096), "nf4-double")) * 8 / 4096**2, 3)   # QLoRA, section 3
+    4.127
+    """
+    entry = pick("formats", name, "weight format")
+    numel = prod(shape)
+    numbers = ceil_div(numel * entry["bits"], 8)
+    kind = entry.get("scale")
+    if kind is None:
+        return numbers, 0
+    if kind == "row":
+        return numbers, numel // shape[-1] * entry["scale_bytes"]
+    if kind == "group":
+        groups = numel // shape[-1] * ceil_div(shape[-1], group)
+        return numbers, groups * entry["scale_bytes"] + ceil_div(groups * entry["zero_bits"], 8)
+    blocks = ceil_div(numel, entry["block"])
+    scales = blocks * entry["scale_bytes"] + entry["code_bytes"]
+    if "second_block" in entry:
+        scales += ceil_div(blocks, entry["second_block"]) * entry["second_bytes"]
+    return numbers, scales
+
+
+def quantised_bytes(model: Model, name: str, group: int = 128) -> tuple[int, int, int]:
+    """(parameters replaced, bytes of their numbers, bytes of their scales) over all linear layers of the blocks."""
+    params = numbers = scales = 0
+    for shape, _, count in model.quantisable_shapes:
+        n, s = format_bytes_of(shape, name, group)
+        params, numbers, scales = params + count * prod(shape), numbers + count * n, scales + count * s
+    return params, numbers, scales

@@ -1,0 +1,158 @@
+"""The compute part of a sheet: FLOPs, time, hours, and what bounds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadsheet.arch.model import Model, Taped
+from loadsheet.arch.ops import Ops
+from loadsheet.arch.work import Work
+from loadsheet.compute.flops import StepFlops, six_nd, step_flops
+from loadsheet.compute.serving import DecodeStep, touched_share
+from loadsheet.compute.step import step_time, utilisation
+from loadsheet.errors import BadInput
+from loadsheet.hardware import Gpu
+from loadsheet.ledger import Estimate, Item
+from loadsheet.memory.serving import cache_items, touched_bytes
+from loadsheet.recipe import Serving, Training, precision, tables
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Training: one optimizer step on `gpus` GPUs. Serving: one decode step of one replica, and the prefill."""
+
+    flops_per_token: Any
+    step_seconds: Estimate
+    tokens_per_second: Any
+    bound_by: str
+    mfu: float | None
+    gpu_hours: Estimate | None
+    items: tuple[Item, ...]
+    peak: float
+    peak_dtype: str
+    flops_per_step: Any = 0
+    flops_per_token_full: Any = 0
+    six_nd_per_token: Any = 0
+    recomputed_share: Any = 0
+    decode: DecodeStep | None = None
+    prefill_seconds: Estimate | None = None
+    critical_batch: float | None = None
+    critical_batch_with_cache: float | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON of the design, with the serving figures added where they exist."""
+        out: dict[str, Any] = {
+            "flops_per_token": self.flops_per_token,
+            "flops_per_token_full_attention": self.flops_per_token_full,
+            "six_nd_per_token": self.six_nd_per_token,
+            "flops_per_step": self.flops_per_step,
+            "step_seconds": self.step_seconds.to_json(),
+            "tokens_per_second": self.tokens_per_second,
+            "mfu": self.mfu,
+            "bound_by": self.bound_by,
+            "gpu_hours": None if self.gpu_hours is None else self.gpu_hours.mid,
+            "gpu_hours_range": None if self.gpu_hours is None else self.gpu_hours.to_json(),
+            "peak_flops_per_second": self.peak,
+            "peak_dtype": self.peak_dtype,
+            "items": [item.to_json("flops") for item in self.items],
+        }
+        if self.decode is not None:
+            d = self.decode
+            out["decode"] = {
+                "weight_bytes_read": d.weight_bytes, "cache_bytes_read": d.cache_bytes, "flops": d.flops,
+                "read_weights_seconds": d.weight_seconds, "read_cache_seconds": d.cache_seconds,
+                "compute_seconds": d.math_seconds, "lower_seconds": d.lower, "upper_seconds": d.upper,
+                "intensity_flops_per_byte": d.intensity, "machine_flops_per_byte": d.peak / d.bandwidth,
+                "critical_batch": self.critical_batch, "critical_batch_with_cache": self.critical_batch_with_cache,
+                "weights_only_tokens_per_second": d.batch / d.weight_seconds,
+            }  # fmt: skip
+            out["prefill_seconds"] = self.prefill_seconds.to_json() if self.prefill_seconds else None
+        return out
+
+
+def find_peak(gpu: Gpu, wanted: str) -> tuple[float, str, tuple[str, ...]]:
+    """(FLOP/s, dtype, notes): the dense rate for a dtype, or for the nearest that the GPU has, and says so."""
+    for dtype in {"bf16": ("bf16", "fp16", "fp32"), "fp16": ("fp16", "bf16", "fp32"),
+                  "fp8": ("fp8", "bf16", "fp16", "fp32")}.get(wanted, (wanted,)):  # fmt: skip
+        if dtype in gpu.dtypes:
+            note = () if dtype == wanted else (f"{gpu.id} has no {wanted} rate: its {dtype} rate is used",)
+            return gpu.peak(dtype), dtype, note
+    raise BadInput(f"peak of `{gpu.id}`: got dtype {wanted}, expected one of {', '.join(gpu.dtypes)}")
+
+
+def training_compute(model: Model, recipe: Training, gpu: Gpu, gpus: int, taped: Taped) -> Compute:
+    """FLOPs of the walk; time at the MFU; hours for `tokens`, without communication."""
+    peak, dtype, notes = find_peak(gpu, precision(recipe.precision).compute)
+    micro = recipe.batch * recipe.seq
+    flops: StepFlops = step_flops(taped, micro, recipe.execution.recompute)
+    mfu = utilisation(recipe.mfu)
+    steps = recipe.accumulation
+    seconds = step_time(flops.model * steps, flops.hardware * steps, peak, mfu)
+    tokens = micro * steps * gpus
+    hours = None
+    if recipe.tokens is not None:
+        factor = recipe.tokens / tokens * gpus / 3600
+        hours = Estimate(seconds.low * factor, seconds.mid * factor, seconds.high * factor, mfu.reason)
+    if gpus > 1:
+        notes = (*notes, "time without communication: a lower bound on several GPUs")
+    return Compute(
+        flops_per_token=flops.per_token, step_seconds=seconds, tokens_per_second=tokens / seconds.mid,
+        bound_by="compute", mfu=mfu.mid, gpu_hours=hours, items=flops.items(), peak=peak, peak_dtype=dtype,
+        flops_per_step=flops.model * steps * gpus, flops_per_token_full=flops.full / micro,
+        six_nd_per_token=six_nd(model.active_params, 1), recomputed_share=flops.recomputed / flops.model, notes=notes,
+    )  # fmt: skip
+
+
+def serving_compute(model: Model, recipe: Serving, gpu: Gpu, gpus: int) -> Compute:
+    """Decode: bytes against FLOPs at the data sheet's rates; prefill: FLOPs of one prompt."""
+    wanted = {"fp8": "fp8", "fp32": "fp32", "fp16": "fp16"}.get(recipe.weights, "bf16")
+    peak, dtype, notes = find_peak(gpu, wanted)
+    batch, seq = recipe.batch, recipe.seq
+
+    def decode_at(sequences: int) -> DecodeStep:
+        share = 1.0 if model.experts is None else touched_share(sequences, model.experts[1], model.experts[0])
+        work = Work(sequences, 1, seq - 1)
+        cache = cache_items(model, work, recipe.kv)
+        return DecodeStep(
+            touched_bytes(model, recipe, share), 0 if cache is None else cache.amount, _forward(model, work),
+            gpu.bandwidth, peak, sequences,
+        )  # fmt: skip
+
+    step = decode_at(batch)
+    efficiency = tables()["efficiency"]["bandwidth"]
+    seconds = Estimate(
+        step.lower, step.lower / efficiency["mid"], max(step.upper, step.lower / efficiency["low"]),
+        efficiency["source"],
+    )  # fmt: skip
+    rate = tables()["efficiency"]["prefill"]
+    prompt = _forward(model, Work(1, seq)) / peak
+    prefill = Estimate(prompt / rate["high"], prompt / rate["mid"], prompt / rate["low"], rate["source"])
+    one = decode_at(1)
+    # reading = W + B·c, computing = B·f: they meet at B = W / (f - c), if at all
+    per_sequence = one.flops / peak - one.cache_bytes / gpu.bandwidth
+    weights = touched_bytes(model, recipe, 1.0) / gpu.bandwidth
+    crossing = weights / per_sequence if per_sequence > 0 else None
+    matmul_seconds = 2 * model.matmul_params / peak
+    hours = None
+    if recipe.tokens is not None:
+        factor = recipe.tokens / batch / 3600
+        hours = Estimate(seconds.low * factor, seconds.mid * factor, seconds.high * factor, seconds.reason)
+    if gpus > 1:
+        notes = (*notes, f"{gpus} independent replicas, each with the whole batch")
+    return Compute(
+        flops_per_token=step.flops / batch, step_seconds=seconds, tokens_per_second=batch * gpus / seconds.mid,
+        bound_by="bandwidth" if step.memory_seconds >= step.math_seconds else "compute", mfu=None, gpu_hours=hours,
+        items=(Item("one decode step", step.flops, "Σ 2·MAC", {}, "matrix products on the tape"),), peak=peak,
+        peak_dtype=dtype, flops_per_step=step.flops, flops_per_token_full=step.flops / batch,
+        six_nd_per_token=2 * model.active_params, decode=step, prefill_seconds=prefill,
+        critical_batch=weights / matmul_seconds, critical_batch_with_cache=crossing, notes=notes,
+    )  # fmt: skip
+
+
+def _forward(model: Model, work: Work) -> Any:
+    """FLOPs of one forward: everything on the tape, and the head for the last token of each sequence."""
+    taped = model.walk(lambda: Ops(work, Serving().execution, training=False, full=False), loss=False)
+    total = sum(summary.forward_flops * count for summary, count in taped.runs)
+    return total + 2 * work.sequences * model.head.in_features * model.head.out_features

@@ -1,0 +1,215 @@
+"""plan(model, gpu, task, ...) → Sheet: memory, compute, money, verdict; remedies and capacity on demand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from loadsheet.arch.model import Model
+from loadsheet.arch.read import model as find_model
+from loadsheet.errors import BadInput, shorten
+from loadsheet.hardware import Gpu
+from loadsheet.hardware import gpu as find_gpu
+from loadsheet.ledger import Estimate
+from loadsheet.memory.serving import serving_memory
+from loadsheet.memory.terms import Instant, MemoryAccount
+from loadsheet.memory.training import tape_training, training_memory
+from loadsheet.money.price import Price, parse_price
+from loadsheet.recipe import Recipe, Training, recipe, whole
+from loadsheet.sheet.compute import Compute, serving_compute, training_compute
+from loadsheet.sheet.money import Money, money
+
+SCHEMA = 1
+#: options of other tools' users that mean a split over GPUs; they are not modelled yet and must not pass
+SHARDING = frozenset({"tp", "pp", "cp", "ep", "dp", "zero", "fsdp", "sharding", "tensor_parallel", "pipeline_parallel"})
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The account of memory against what the GPU has."""
+
+    account: MemoryAccount
+    capacity_bytes: int
+    usable_bytes: int
+
+    @property
+    def peak(self) -> Estimate:
+        """What the device must hold at the worst instant, the context included."""
+        return self.account.peak
+
+    @property
+    def allocated(self) -> Estimate:
+        """Tensors at the worst instant."""
+        return self.account.allocated
+
+    @property
+    def reserved(self) -> Estimate:
+        """What the framework's allocator holds."""
+        return self.account.reserved
+
+    @property
+    def instants(self) -> tuple[Instant, ...]:
+        """Every instant, each with its items."""
+        return self.account.instants
+
+    @property
+    def worst(self) -> Instant:
+        """The instant that needs most."""
+        return self.account.worst
+
+    @property
+    def model_states(self) -> Any:
+        """Bytes of weights, gradients, master copy and optimizer states (serving: weights)."""
+        return self.account.model_states.estimate.mid
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON of the design."""
+        return {
+            "capacity_bytes": self.capacity_bytes,
+            "usable_bytes": self.usable_bytes,
+            "model_states_bytes": self.model_states,
+            "peak_bytes": self.peak.to_json(),
+            "allocated_bytes": self.allocated.to_json(),
+            "reserved_bytes": self.reserved.to_json(),
+            "worst_instant": self.worst.name,
+            "instants": [i.to_json() for i in self.instants],
+        }
+
+
+def verdict_of(peak: Estimate, usable: int) -> str:
+    """`fits` if even the high estimate does, `does_not_fit` if not even the low one does, else `tight`."""
+    if peak.high <= usable:
+        return "fits"
+    return "does_not_fit" if peak.low > usable else "tight"
+
+
+class Sheet:
+    """The whole answer. `remedies` and `capacity` plan again, so they are made when asked for."""
+
+    def __init__(
+        self, model: Model, recipe: Recipe, gpu: Gpu, gpus: int, price: Price | None, options: Mapping[str, Any]
+    ) -> None:
+        self.model, self.recipe, self.gpu, self.gpus, self.price = model, recipe, gpu, gpus, price
+        self.options = dict(options)
+        if isinstance(recipe, Training):
+            taped = tape_training(model, recipe)
+            account = training_memory(model, recipe, gpus, taped)
+            self.compute: Compute = training_compute(model, recipe, gpu, gpus, taped)
+        else:
+            account = serving_memory(model, recipe)
+            self.compute = serving_compute(model, recipe, gpu, gpus)
+        self.memory = Memory(account, gpu.memory_marketed_gb * 10**9, gpu.memory_usable_bytes)
+        self.verdict = verdict_of(self.memory.peak, gpu.memory_usable_bytes)
+        self.money: Money | None = None if price is None else money(self.compute, price, gpus)
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know before believing the sheet."""
+        found: list[str] = []
+        limit = self.model.max_length
+        if limit is not None and self.recipe.seq > limit:
+            found.append(f"seq: {self.recipe.seq:,} is beyond the {limit:,} tokens that {self.model.name} was made for")
+        stored = self.model.stored
+        if stored is not None and stored.complete and stored.format == "safetensors" and stored.params != self.model.params:
+            found.append(
+                f"the file holds {stored.params:,} elements, its config.json describes {self.model.params:,} parameters"
+            )
+        return (*found, *self.compute.notes, *self.memory.account.notes)
+
+    @cached_property
+    def remedies(self) -> tuple[Any, ...]:
+        """Changes that make it fit, each planned again; none if it fits."""
+        from loadsheet.sheet.remedies import remedies
+
+        return () if self.verdict == "fits" else remedies(self)
+
+    @cached_property
+    def capacity(self) -> Any:
+        """The largest batch, the longest sequence and the largest presets that this GPU holds."""
+        from loadsheet.sheet.capacity import capacity
+
+        return capacity(self)
+
+    @cached_property
+    def checkpoint_bytes(self) -> dict[str, int]:
+        """Bytes on disk: the weights alone, and what a resume needs (weights, master copy, optimizer states)."""
+        from loadsheet.sheet.capacity import checkpoint_bytes
+
+        return checkpoint_bytes(self)
+
+    def changed(self, **options: Any) -> Sheet:
+        """The same question with some options changed (the price is kept, defaults stay defaults)."""
+        merged = {**self.options, **options}
+        gpu = merged.pop("gpu", self.gpu)
+        gpus = merged.pop("gpus", self.gpus)
+        made = recipe(max_length=self.model.max_length, **merged)
+        return Sheet(self.model, made, gpu, gpus, self.price, merged)
+
+    def to_dict(self, *, full: bool = True) -> dict[str, Any]:
+        """The JSON of the design as a dict; `full=False` leaves out remedies and capacity."""
+        m = self.model
+        out: dict[str, Any] = {
+            "schema": SCHEMA,
+            "model": {
+                "name": m.name, "model_type": m.model_type, "params": m.params, "active_params": m.active_params,
+                "matmul_params": m.matmul_params, "split": m.split, "tied": m.tied, "max_length": m.max_length,
+                "source": m.source, "defaulted": list(m.defaulted),
+            },
+            "recipe": self.recipe.to_json(),
+            "cluster": {"gpu": self.gpu.id, "gpus": self.gpus},
+            "memory": self.memory.to_json(),
+            "compute": self.compute.to_json(),
+            "money": None if self.money is None else self.money.to_json(),
+            "verdict": self.verdict,
+            "warnings": list(self.warnings),
+        }  # fmt: skip
+        if full:
+            out["remedies"] = [r.to_json() for r in self.remedies]
+            out["capacity"] = self.capacity.to_json()
+            out["checkpoint_bytes"] = self.checkpoint_bytes
+        return out
+
+    def to_json(self, *, full: bool = True) -> str:
+        """The sheet as JSON text; numbers in bytes, FLOP and seconds."""
+        return json.dumps(self.to_dict(full=full), indent=1, ensure_ascii=False, allow_nan=False)
+
+    def text(self, *, width: int = 100, explain: bool = False) -> str:
+        """The sheet as plain text."""
+        from loadsheet.sheet.view import render
+
+        return render(self, width=width, explain=explain)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"<Sheet {self.model.name} {self.recipe.task} on {self.gpus} × {self.gpu.id}: {self.verdict}>"
+
+
+def plan(
+    model: Any, gpu: str | Gpu, gpus: int = 1, task: str | None = None, *, price: Any = None, **options: Any
+) -> Sheet:
+    """The sheet for a model (preset, path, config dict or Model) on a GPU.
+
+    `batch` is per GPU, `seq` in tokens; `gpus` > 1 means as many replicas (data parallel). Options
+    are those of `Training` and `Serving`; what is left out takes its default and is listed in
+    `recipe.defaulted`. `price` is per GPU hour.
+
+    Raises UnknownModel, UnknownGpu, UnknownKey with the nearest names; BadInput for senseless values.
+    """
+    for name in options:
+        if name in SHARDING:
+            raise BadInput(
+                f"{name}: got {shorten(options[name])}, expected no sharding: only replicas are modelled so far",
+                "leave it out; remedies print the floor 16·N/n of model states split over n GPUs",
+            )
+    hardware = find_gpu(gpu)
+    count = whole("gpus", gpus, maximum=1 << 20)
+    found = find_model(model)
+    money_per_hour = None if price is None else parse_price(price)
+    made = recipe(task=task, max_length=found.max_length, **options)
+    given = {k: v for k, v in options.items() if v is not None}
+    return Sheet(found, made, hardware, count, money_per_hour, {**given, "task": made.task})

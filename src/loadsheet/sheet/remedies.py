@@ -1,0 +1,192 @@
+"""Changes that make it fit, each found by planning again: what it saves, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from loadsheet.errors import LoadsheetError
+from loadsheet.hardware import gpus as all_gpus
+from loadsheet.ledger import Estimate
+from loadsheet.recipe import Serving, Training
+from loadsheet.sheet.capacity import Probe
+from loadsheet.units import ceil_div, format_bytes
+
+_RANK = {"fits": 0, "tight": 1, "pointer": 2, "does_not_fit": 3}
+#: effort of a combination: more than any single change that keeps the task, less than giving the task up
+_COMBINED = 50
+_GIVES_UP = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One change: its options, the verdict with it, what it saves and costs."""
+
+    change: str
+    verdict: str
+    saves_bytes: float
+    costs: str
+    peak: Estimate | None
+    options: tuple[tuple[str, Any], ...] = ()
+    effort: int = 0  # how much of the intention it gives up: the order among those that fit
+
+    def to_json(self) -> dict[str, Any]:
+        """Change, verdict, bytes saved, costs, the new peak."""
+        return {
+            "change": self.change,
+            "verdict": self.verdict,
+            "saves_bytes": self.saves_bytes,
+            "costs": self.costs,
+            "peak_bytes": None if self.peak is None else self.peak.to_json(),
+            "options": dict(self.options),
+        }
+
+
+def remedies(sheet: Any) -> tuple[Remedy, ...]:
+    """Single changes, then the smallest combination that keeps the task, then other hardware."""
+    probe = Probe(sheet)
+    found: list[Remedy] = []
+    before = sheet.memory.peak.mid
+    for effort, (change, costs, options) in enumerate(_candidates(sheet)):
+        try:
+            peak = probe.peak(**options)
+        except LoadsheetError:
+            continue  # a change that this model cannot take (rank beyond its width, ...)
+        weight = effort if set(options) <= _KEEPS else _GIVES_UP + effort
+        found.append(
+            Remedy(change, probe.verdict(peak), before - peak.mid, costs, peak, tuple(options.items()), weight)
+        )
+    useful = [r for r in found if r.saves_bytes > 0]
+    combined = _combination(sheet, probe, useful, before)
+    if combined is not None:
+        useful.append(combined)
+    return tuple(sorted([*useful, *_hardware(sheet)], key=lambda r: (_RANK[r.verdict], r.effort)))
+
+
+def _candidates(sheet: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    r = sheet.recipe
+    if isinstance(r, Training):
+        yield from _training_candidates(sheet, r)
+    else:
+        yield from _serving_candidates(r)
+
+
+def _training_candidates(sheet: Any, r: Training) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    if r.batch > 1:
+        rounds = r.batch * r.accumulation
+        yield (
+            f"--batch 1 --accumulation {rounds}", "the same step from smaller, less efficient pieces",
+            {"batch": 1, "accumulation": rounds},
+        )  # fmt: skip
+    if r.execution.loss != "fused":
+        yield "--loss fused", "a fused loss kernel (Liger)", {"loss": "fused"}
+    if r.execution.recompute != "full":
+        extra = _recompute_cost(sheet)
+        yield "--recompute full", f"each block's forward again: {extra:+.0%} FLOPs", {"recompute": "full"}
+    if r.optimizer in ("adam", "adamw"):
+        yield "--optimizer adamw-8bit", "optimizer states in 8 bits", {"optimizer": "adamw-8bit"}
+    if r.task == "train" and r.precision not in ("pure-bf16",):
+        yield "--precision pure-bf16", "no fp32 copy: small updates are rounded away", {"precision": "pure-bf16"}
+    if r.seq > 1024:
+        yield f"--seq {r.seq // 2}", "half the context", {"seq": r.seq // 2}
+    if r.task == "train":
+        yield _adapter(sheet, "lora")
+    if r.task in ("train", "lora"):
+        yield _adapter(sheet, "qlora")
+
+
+def _adapter(sheet: Any, task: str) -> tuple[str, str, dict[str, Any]]:
+    kept = {k: None for k in ("optimizer", "precision", "keep_gradients") if k in sheet.options}
+    options: dict[str, Any] = {**kept, "task": task}
+    trained = sheet.model.adapter_params(sheet.recipe.rank, sheet.recipe.targets)
+    share = trained / sheet.model.params
+    costs = f"trains {share:.2%} of the parameters"
+    if task == "qlora":
+        costs += ", the rest frozen in 4 bits"
+    return f"--task {task} --rank {sheet.recipe.rank}", costs, options
+
+
+def _recompute_cost(sheet: Any) -> float:
+    """FLOPs of the blocks' forward over all model FLOPs of a step."""
+    flops = sheet.compute
+    forward = next(i.amount for i in flops.items if i.name == "forward")
+    total = sum(i.amount for i in flops.items)
+    head = 2 * sheet.model.head.in_features * sheet.model.vocab_size * sheet.recipe.batch * sheet.recipe.seq
+    return float((forward - head) / total)
+
+
+def _serving_candidates(r: Serving) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    if r.weights in ("fp32", "bf16", "fp16"):
+        yield "--weights fp8", "weights in 8 bits", {"weights": "fp8"}
+        yield "--weights int4", "weights in 4 bits: measure the quality", {"weights": "int4"}
+    elif r.weights in ("fp8", "int8"):
+        yield "--weights int4", "weights in 4 bits: measure the quality", {"weights": "int4"}
+    if r.kv in ("bf16", "fp16", "fp32"):
+        yield "--kv fp8", "cache in 8 bits", {"kv": "fp8"}
+        if r.weights in ("fp32", "bf16", "fp16"):
+            yield "--weights int4 --kv fp8", "both", {"weights": "int4", "kv": "fp8"}
+    if r.batch > 1:
+        yield f"--batch {max(r.batch // 2, 1)}", "half the requests at once", {"batch": max(r.batch // 2, 1)}
+    if r.seq > 1024:
+        yield f"--seq {r.seq // 2}", "half the context", {"seq": r.seq // 2}
+
+
+#: changes that keep what is trained or served, the number of tokens and the precision of the weights trained
+_KEEPS = frozenset({"batch", "accumulation", "loss", "recompute", "optimizer", "weights", "kv"})
+
+
+def _combination(sheet: Any, probe: Probe, found: list[Remedy], before: float) -> Remedy | None:
+    """Changes that keep the task, added one by one, the cheapest first, until it fits; None if one alone does."""
+    keeping = [r for r in found if set(dict(r.options)) <= _KEEPS]
+    if any(r.verdict == "fits" for r in keeping):
+        return None
+    options: dict[str, Any] = {}
+    names: list[str] = []
+    for remedy in keeping:
+        own = dict(remedy.options)
+        if any(key in options for key in own):
+            continue
+        options.update(own)
+        names.append(remedy.change)
+        peak = probe.peak(**options)
+        if len(names) > 1 and probe.verdict(peak) == "fits":
+            return Remedy(
+                " ".join(names), "fits", before - peak.mid, "all of these together", peak, tuple(options.items()),
+                _COMBINED,
+            )  # fmt: skip
+    return None
+
+
+def _hardware(sheet: Any) -> list[Remedy]:
+    """The floor of splitting the states over several GPUs, and the smallest GPU that would hold it as it is."""
+    out: list[Remedy] = []
+    usable = sheet.memory.usable_bytes
+    peak = sheet.memory.peak
+    states = sheet.memory.model_states
+    rest = max(peak.high - states, 0)
+    training = isinstance(sheet.recipe, Training)
+    n = ceil_div(int(states), int(usable - rest)) if rest < usable else 0
+    if n > 1:
+        each = states / n
+        how, what = ("ZeRO-3 or FSDP", "model states") if training else ("tensor parallelism", "weights")
+        more = "gathered layers and buffers come on top" if training else "the cache and activations are split too"
+        out.append(
+            Remedy(
+                f"{n} GPUs with {how}", "pointer", states - each,
+                f"{what} {format_bytes(states)} / {n} = {format_bytes(each)} each; {more}", None, (), 60,
+            )
+        )  # fmt: skip
+    larger = sorted(
+        (g for g in all_gpus() if g.memory_usable_bytes >= peak.high and g.vendor == sheet.gpu.vendor),
+        key=lambda g: (g.memory_usable_bytes, g.id),
+    )
+    if larger:
+        best = larger[0]
+        out.append(
+            Remedy(
+                f"--gpu {best.id}", "fits", 0.0, f"{format_bytes(best.memory_usable_bytes, 1)} usable: holds it as it is",
+                peak, (("gpu", best.id),), 60,
+            )
+        )  # fmt: skip
+    return out
