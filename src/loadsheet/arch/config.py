@@ -39,7 +39,7 @@ class Config:
         return None
 
     def size(self, *keys: str, default: Any = _REQUIRED, minimum: int = 1, maximum: int | None = None) -> Any:
-        """A whole number under the first of `keys` that is there; a default is noted as defaulted."""
+        """A whole number under one of `keys`, names of the same thing; a default is noted as defaulted."""
         key = self._find(keys)
         if key is None:
             if default is _REQUIRED:
@@ -52,7 +52,18 @@ class Config:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= limit:
             raise self.error(key, f"a whole number from {minimum:,} to {limit:,}")
+        for other in keys:
+            if self.data.get(other) not in (None, value):
+                raise self.error(
+                    other, f"the same as `{key}` = {value}", "two names of one size contradict each other"
+                )
         return value
+
+    def size_or_null(self, *keys: str, default: Any = _REQUIRED, minimum: int = 1) -> Any:
+        """A whole number, or None where the first key is there and null: a default is for a missing key only."""
+        if keys[0] in self.data and self._find(keys) is None:
+            return None
+        return self.size(*keys, default=default, minimum=minimum)
 
     def flag(self, *keys: str, default: bool) -> bool:
         """true or false."""
@@ -109,7 +120,9 @@ class Config:
         value = self.data.get(key)
         if value is None:
             return []
-        if not isinstance(value, (list, tuple)) or not all(isinstance(v, int) and not isinstance(v, bool) for v in value):
+        if not isinstance(value, (list, tuple)) or not all(
+            isinstance(v, int) and not isinstance(v, bool) for v in value
+        ):
             raise self.error(key, "a list of whole numbers")
         return list(value)
 

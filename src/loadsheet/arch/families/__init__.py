@@ -46,7 +46,14 @@ FAMILIES: dict[str, str] = {
     "starcoder2": "llama:starcoder2",
 }
 
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
+DTYPES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp32": "fp32",
+}
 
 
 def build(config: Mapping[str, Any], name: str = "", where: str = "config") -> Model:
@@ -63,7 +70,9 @@ def build(config: Mapping[str, Any], name: str = "", where: str = "config") -> M
         close = nearest(str(kind), FAMILIES)
         raise UnsupportedArchitecture(
             f"{where}.model_type: got {shorten(kind)}, an architecture that is not known here",
-            "nearest known: " + ", ".join(f"`{k}`" for k in close) if close else "`loadsheet models` lists the known ones",
+            "nearest known: " + ", ".join(f"`{k}`" for k in close)
+            if close
+            else "`loadsheet models` lists the known ones",
         )
     module, function = FAMILIES[kind].split(":")
     model: Model = getattr(import_module(f"loadsheet.arch.families.{module}"), function)(c)

@@ -22,38 +22,62 @@ def _heads(c: Config, hidden: int, *keys: str) -> int:
 def gpt2(c: Config) -> Model:
     """GPT-2 (and GPT-3 by its sizes): learned positions, q, k, v in one transposed matrix, tied head."""
     if c.flag("add_cross_attention", default=False):
-        raise UnsupportedArchitecture(f"{c.where}.add_cross_attention: cross-attention is not supported for `gpt2`")
+        raise UnsupportedArchitecture(
+            f"{c.where}.add_cross_attention: cross-attention is not supported for `gpt2`"
+        )
     d = c.size("n_embd", "hidden_size")
     heads = _heads(c, d, "n_head", "num_attention_heads")
     s = Sizes(
         hidden_size=d,
         num_layers=c.size("n_layer", "num_hidden_layers", maximum=10_000),
-        heads=heads, kv_heads=heads, head_dim=d // heads,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=d // heads,
         vocab_size=c.size("vocab_size"),
         intermediate_size=c.size("n_inner", default=4 * d),
         activation=c.choice("activation_function", ACTIVATIONS, "gelu_new"),
         tied=c.flag("tie_word_embeddings", default=True),
-        max_length=c.size("n_positions", "max_position_embeddings", "n_ctx"),
-    )  # fmt: skip
+        max_length=c.size("n_positions", "max_position_embeddings"),
+    )
     dropout = c.number("resid_pdrop", default=0.1, maximum=1)
     attention_dropout = c.number("attn_pdrop", default=0.1, maximum=1)
 
     def block(_: Any) -> Block:
         mixer = Attention(
-            d, heads, heads, d // heads, bias=True, fused_qkv=True, rotary=False, transposed=True,
-            dropout=attention_dropout, names=AttentionNames(qkv="c_attn", o="c_proj"),
-        )  # fmt: skip
+            d,
+            heads,
+            heads,
+            d // heads,
+            bias=True,
+            fused_qkv=True,
+            rotary=False,
+            transposed=True,
+            dropout=attention_dropout,
+            names=AttentionNames(qkv="c_attn", o="c_proj"),
+        )
         mlp = MLP(d, s.intermediate_size, s.activation, bias=True, names=("c_fc", "c_proj"), transposed=True)
         return Block(
-            mixer, mlp, norm_1=Norm(d, LAYER_NORM), norm_2=Norm(d, LAYER_NORM), dropout=dropout,
-            names=("attn", "mlp"), norm_names=("ln_1", "ln_2", "", ""),
-        )  # fmt: skip
+            mixer,
+            mlp,
+            norm_1=Norm(d, LAYER_NORM),
+            norm_2=Norm(d, LAYER_NORM),
+            dropout=dropout,
+            names=("attn", "mlp"),
+            norm_names=("ln_1", "ln_2", "", ""),
+        )
 
     return assemble(
-        c, s, block, [FULL] * s.num_layers, norm=LAYER_NORM, embedding_name="transformer.wte",
-        prefix="transformer.h", final_norm_name="transformer.ln_f",
-        extras=(("transformer.wpe", Embedding(s.max_length or 0, d)),), symbols={"P": s.max_length or 0},
-    )  # fmt: skip
+        c,
+        s,
+        block,
+        [FULL] * s.num_layers,
+        norm=LAYER_NORM,
+        embedding_name="transformer.wte",
+        prefix="transformer.h",
+        final_norm_name="transformer.ln_f",
+        extras=(("transformer.wpe", Embedding(s.max_length or 0, d)),),
+        symbols={"P": s.max_length or 0},
+    )
 
 
 def gpt_neox(c: Config) -> Model:
@@ -61,30 +85,52 @@ def gpt_neox(c: Config) -> Model:
     d = c.size("hidden_size")
     heads = _heads(c, d, "num_attention_heads")
     s = Sizes(
-        hidden_size=d, num_layers=c.size("num_hidden_layers"), heads=heads, kv_heads=heads, head_dim=d // heads,
-        vocab_size=c.size("vocab_size"), intermediate_size=c.size("intermediate_size"),
+        hidden_size=d,
+        num_layers=c.size("num_hidden_layers"),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=d // heads,
+        vocab_size=c.size("vocab_size"),
+        intermediate_size=c.size("intermediate_size"),
         activation=c.choice("hidden_act", ACTIVATIONS, "gelu"),
-        tied=c.flag("tie_word_embeddings", default=False), max_length=read_max_length(c),
-    )  # fmt: skip
+        tied=c.flag("tie_word_embeddings", default=False),
+        max_length=read_max_length(c),
+    )
     bias = c.flag("attention_bias", default=True)
     parallel = c.flag("use_parallel_residual", default=True)
     dropout = c.number("hidden_dropout", default=0.0, maximum=1)
 
     def block(_: Any) -> Block:
         mixer = Attention(
-            d, heads, heads, d // heads, bias=bias, fused_qkv=True,
+            d,
+            heads,
+            heads,
+            d // heads,
+            bias=bias,
+            fused_qkv=True,
             names=AttentionNames(qkv="query_key_value", o="dense"),
-        )  # fmt: skip
+        )
         mlp = MLP(d, s.intermediate_size, s.activation, bias=True, names=("dense_h_to_4h", "dense_4h_to_h"))
         return Block(
-            mixer, mlp, norm_1=Norm(d, LAYER_NORM), norm_2=Norm(d, LAYER_NORM), parallel=parallel, dropout=dropout,
+            mixer,
+            mlp,
+            norm_1=Norm(d, LAYER_NORM),
+            norm_2=Norm(d, LAYER_NORM),
+            parallel=parallel,
+            dropout=dropout,
             names=("attention", "mlp"),
-        )  # fmt: skip
+        )
 
     return assemble(
-        c, s, block, [FULL] * s.num_layers, norm=LAYER_NORM, embedding_name="gpt_neox.embed_in",
-        prefix="gpt_neox.layers", final_norm_name="gpt_neox.final_layer_norm",
-    )  # fmt: skip
+        c,
+        s,
+        block,
+        [FULL] * s.num_layers,
+        norm=LAYER_NORM,
+        embedding_name="gpt_neox.embed_in",
+        prefix="gpt_neox.layers",
+        final_norm_name="gpt_neox.final_layer_norm",
+    )
 
 
 class Projection(Layer):
@@ -100,11 +146,17 @@ def opt(c: Config) -> Model:
     d = c.size("hidden_size")
     heads = _heads(c, d, "num_attention_heads")
     s = Sizes(
-        hidden_size=d, num_layers=c.size("num_hidden_layers"), heads=heads, kv_heads=heads, head_dim=d // heads,
-        vocab_size=c.size("vocab_size"), intermediate_size=c.size("ffn_dim"),
+        hidden_size=d,
+        num_layers=c.size("num_hidden_layers"),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=d // heads,
+        vocab_size=c.size("vocab_size"),
+        intermediate_size=c.size("ffn_dim"),
         activation=c.choice("activation_function", ACTIVATIONS, "relu"),
-        tied=c.flag("tie_word_embeddings", default=True), max_length=c.size("max_position_embeddings"),
-    )  # fmt: skip
+        tied=c.flag("tie_word_embeddings", default=True),
+        max_length=c.size("max_position_embeddings"),
+    )
     bias = c.flag("enable_bias", default=True)
     affine = c.flag("layer_norm_elementwise_affine", default=True)
     before = c.flag("do_layer_norm_before", default=True)
@@ -116,24 +168,44 @@ def opt(c: Config) -> Model:
 
     def block(_: Any) -> Block:
         mixer = Attention(
-            d, heads, heads, d // heads, bias=bias, rotary=False, names=AttentionNames(o="out_proj"),
+            d,
+            heads,
+            heads,
+            d // heads,
+            bias=bias,
+            rotary=False,
+            names=AttentionNames(o="out_proj"),
             dropout=attention_dropout,
-        )  # fmt: skip
+        )
         mlp = MLP(d, s.intermediate_size, s.activation, bias=bias, names=("fc1", "fc2"))
         first, second = Norm(d, norm), Norm(d, norm)
         place = {"norm_1": first, "norm_2": second} if before else {"post_1": first, "post_2": second}
         labels = ("self_attn_layer_norm", "final_layer_norm")
         return Block(
-            mixer, mlp, dropout=dropout, names=("self_attn", ""),
-            norm_names=(*labels, "", "") if before else ("", "", *labels), **place,
-        )  # fmt: skip
+            mixer,
+            mlp,
+            dropout=dropout,
+            names=("self_attn", ""),
+            norm_names=(*labels, "", "") if before else ("", "", *labels),
+            **place,
+        )
 
-    extras: list[tuple[str, Layer]] = [("model.decoder.embed_positions", Embedding((s.max_length or 0) + 2, d))]
+    extras: list[tuple[str, Layer]] = [
+        ("model.decoder.embed_positions", Embedding((s.max_length or 0) + 2, d))
+    ]
     if width != d:
         extras.append(("model.decoder.project_in", Projection(width, d)))
         extras.append(("model.decoder.project_out", Projection(d, width)))
     return assemble(
-        c, s, block, [FULL] * s.num_layers, norm=norm if final else None, embedding_name="model.decoder.embed_tokens",
-        prefix="model.decoder.layers", final_norm_name="model.decoder.final_layer_norm", embedding_width=width,
-        extras=tuple(extras), symbols={"P": (s.max_length or 0) + 2},
-    )  # fmt: skip
+        c,
+        s,
+        block,
+        [FULL] * s.num_layers,
+        norm=norm if final else None,
+        embedding_name="model.decoder.embed_tokens",
+        prefix="model.decoder.layers",
+        final_norm_name="model.decoder.final_layer_norm",
+        embedding_width=width,
+        extras=tuple(extras),
+        symbols={"P": (s.max_length or 0) + 2},
+    )

@@ -6,8 +6,18 @@ from typing import Any
 
 from loadsheet.arch.config import Config
 from loadsheet.arch.families.parts import (
-    FULL, GEMMA_RMS, LAYER_NORM, RMS, Reach, Sizes, assemble, optional_window, reaches, read_sizes,
-)  # fmt: skip
+    FULL,
+    GEMMA_RMS,
+    LAYER_NORM,
+    RMS,
+    Reach,
+    Sizes,
+    assemble,
+    optional_window,
+    reaches,
+    read_sizes,
+    square_heads,
+)
 from loadsheet.arch.layers.attention import Attention, AttentionNames
 from loadsheet.arch.layers.base import Layer, Norm, NormStyle
 from loadsheet.arch.layers.mlp import MLP, GatedMLP
@@ -49,22 +59,27 @@ def granite(c: Config) -> Model:
 
 def mistral(c: Config) -> Model:
     """Mistral: Llama without biases, perhaps with one sliding window for all layers."""
-    s = read_sizes(c)
-    keys = [(optional_window(c), None)] * s.num_layers
+    s = read_sizes(c, kv_heads="error")
+    keys = [(optional_window(c, 4096), None)] * s.num_layers
     return assemble(c, s, lambda k: pre_norm(s, attention(s, k), gated_mlp(s)), keys, norm=RMS)
 
 
+def qwen_window(c: Config) -> int | None:
+    """Qwen's window, used only if `use_sliding_window` says so."""
+    return optional_window(c, 4096) if c.flag("use_sliding_window", default=False) else None
+
+
 def qwen2_windows(c: Config, s: Sizes) -> list[Reach]:
-    """Qwen's windows: used only if `use_sliding_window`, and then from layer `max_window_layers` on."""
-    window = optional_window(c) if c.flag("use_sliding_window", default=False) else None
-    first = c.size("max_window_layers", default=28, minimum=0)
-    kinds = reaches(c, s.num_layers, lambda i: "sliding_attention" if window and i >= first else "full_attention", window)
-    return [kind if window else FULL for kind in kinds]
+    """Qwen's windows: by `layer_types`, else from layer `max_window_layers` on."""
+    window, first = qwen_window(c), c.size("max_window_layers", default=28, minimum=0)
+    return reaches(
+        c, s.num_layers, lambda i: "sliding_attention" if window and i >= first else "full_attention", window
+    )
 
 
 def qwen2(c: Config) -> Model:
     """Qwen 1.5, 2, 2.5: biases on q, k, v."""
-    s = read_sizes(c)
+    s = read_sizes(c, kv_heads="error")
 
     def block(k: Reach) -> Block:
         return pre_norm(s, attention(s, k, bias=True, out_bias=False), gated_mlp(s))
@@ -74,7 +89,7 @@ def qwen2(c: Config) -> Model:
 
 def qwen3(c: Config) -> Model:
     """Qwen 3 dense: a norm on each query and key head instead of the biases."""
-    s = read_sizes(c, head_dim=128)
+    s = read_sizes(c, head_dim="error", kv_heads="error")
     bias = c.flag("attention_bias", default=False)
 
     def block(k: Reach) -> Block:
@@ -100,7 +115,11 @@ def olmo(c: Config) -> Model:
     bias = c.flag("attention_bias", default=False)
     norm = NormStyle("layer", weight=False)
     return assemble(
-        c, s, lambda _: pre_norm(s, attention(s, bias=bias), gated_mlp(s), norm), [FULL] * s.num_layers, norm=norm
+        c,
+        s,
+        lambda _: pre_norm(s, attention(s, bias=bias), gated_mlp(s), norm),
+        [FULL] * s.num_layers,
+        norm=norm,
     )
 
 
@@ -110,22 +129,27 @@ def olmo2(c: Config) -> Model:
     bias = c.flag("attention_bias", default=False)
     keys = [FULL] * s.num_layers
     if c.data.get("model_type") == "olmo3":
-        window = c.size("sliding_window", default=4096)
-        keys = reaches(c, s.num_layers, lambda i: "full_attention" if i % 4 == 3 else "sliding_attention", window)
+        window = optional_window(c, 4096)
+        keys = reaches(
+            c, s.num_layers, lambda i: "full_attention" if i % 4 == 3 else "sliding_attention", window
+        )
 
     def block(k: Reach) -> Block:
         d = s.hidden_size
         return Block(
-            attention(s, k, bias=bias, qk_norm="all"), gated_mlp(s), post_1=Norm(d, RMS), post_2=Norm(d, RMS),
+            attention(s, k, bias=bias, qk_norm="all"),
+            gated_mlp(s),
+            post_1=Norm(d, RMS),
+            post_2=Norm(d, RMS),
             norm_names=("", "", "post_attention_layernorm", "post_feedforward_layernorm"),
-        )  # fmt: skip
+        )
 
     return assemble(c, s, block, keys, norm=RMS)
 
 
 def starcoder2(c: Config) -> Model:
     """StarCoder 2: LayerNorm, plain MLP, biases, tied head."""
-    s = read_sizes(c, tied=True, activation="gelu_pytorch_tanh")
+    s = read_sizes(c, tied=True, kv_heads="error", activation="gelu_pytorch_tanh")
     bias = c.flag("use_bias", default=True)
     keys = [(optional_window(c), None)] * s.num_layers
 
@@ -148,7 +172,7 @@ class HeadNorms(Norm):
 
 def stablelm(c: Config) -> Model:
     """StableLM: LayerNorm with bias, gated MLP; attention and MLP side by side if the config says so."""
-    s = read_sizes(c)
+    s = read_sizes(c, head_dim="ignore", kv_heads="error")
     bias, parallel = c.flag("use_qkv_bias", default=False), c.flag("use_parallel_residual", default=False)
     qk_norm = c.flag("qk_layernorm", default=False)
 
@@ -166,13 +190,14 @@ def stablelm(c: Config) -> Model:
 
 def cohere(c: Config) -> Model:
     """Command R and R7B: attention and MLP side by side after one LayerNorm without bias, tied head."""
+    second = c.data.get("model_type") == "cohere2"
     s = read_sizes(c, tied=True)
     bias = c.flag("attention_bias", default=False)
     norm = NormStyle("layer", bias=False)
-    qk_norm = "per_head" if c.data.get("model_type") == "cohere" and c.flag("use_qk_norm", default=False) else None
+    qk_norm = "per_head" if not second and c.flag("use_qk_norm", default=False) else None
     keys = [FULL] * s.num_layers
-    if c.data.get("model_type") == "cohere2":
-        window, every = c.size("sliding_window", default=4096), c.size("sliding_window_pattern", default=4)
+    if second:
+        window, every = optional_window(c, 4096), c.size("sliding_window_pattern", default=4)
         keys = reaches(
             c, s.num_layers, lambda i: "sliding_attention" if (i + 1) % every else "full_attention", window
         )
@@ -186,20 +211,26 @@ def cohere(c: Config) -> Model:
 
 def glm(c: Config) -> Model:
     """GLM-4 (as `glm`) and GLM-4-0414 (as `glm4`, with norms after the sub-layers too)."""
-    s = read_sizes(c, head_dim=128)
-    bias = c.flag("attention_bias", default=c.data.get("model_type") == "glm")
+    s = read_sizes(c, head_dim="error", kv_heads="error")
+    bias = c.flag("attention_bias", default=True)
     after = c.data.get("model_type") == "glm4"
 
     def block(_: Any) -> Block:
         d = s.hidden_size
         return Block(
-            attention(s, bias=bias, out_bias=False), gated_mlp(s, fused="gate_up_proj"),
-            norm_1=Norm(d, RMS), norm_2=Norm(d, RMS),
-            post_1=Norm(d, RMS) if after else None, post_2=Norm(d, RMS) if after else None,
+            attention(s, bias=bias, out_bias=False),
+            gated_mlp(s, fused="gate_up_proj"),
+            norm_1=Norm(d, RMS),
+            norm_2=Norm(d, RMS),
+            post_1=Norm(d, RMS) if after else None,
+            post_2=Norm(d, RMS) if after else None,
             norm_names=(
-                "input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm",
+                "input_layernorm",
+                "post_attention_layernorm",
+                "post_self_attn_layernorm",
+                "post_mlp_layernorm",
             ),
-        )  # fmt: skip
+        )
 
     return assemble(c, s, block, [FULL] * s.num_layers, norm=RMS)
 
@@ -207,35 +238,53 @@ def glm(c: Config) -> Model:
 def gemma(c: Config) -> Model:
     """Gemma 1: Llama with a tied head and a norm that multiplies by 1 + w."""
     key = "hidden_activation" if c.data.get("hidden_activation") else "hidden_act"
-    s = read_sizes(c, tied=True, head_dim=256, activation_key=key, activation="gelu_pytorch_tanh")
+    s = read_sizes(
+        c, tied=True, head_dim="error", kv_heads="error", activation_key=key, activation="gelu_pytorch_tanh"
+    )
     bias = c.flag("attention_bias", default=False)
     return assemble(
-        c, s, lambda _: pre_norm(s, attention(s, bias=bias), gated_mlp(s), GEMMA_RMS), [FULL] * s.num_layers,
+        c,
+        s,
+        lambda _: pre_norm(s, attention(s, bias=bias), gated_mlp(s), GEMMA_RMS),
+        [FULL] * s.num_layers,
         norm=GEMMA_RMS,
-    )  # fmt: skip
+    )
 
 
 def gemma2(c: Config) -> Model:
     """Gemma 2 and 3 (text): norms around both sub-layers, windows in most layers; 3 also norms q and k."""
     third = c.data.get("model_type") == "gemma3_text"
     s = read_sizes(
-        c, tied=True, head_dim=256, activation_key="hidden_activation", activation="gelu_pytorch_tanh"
+        c,
+        tied=True,
+        head_dim="error",
+        kv_heads="error",
+        activation_key="hidden_activation",
+        activation="gelu_pytorch_tanh",
     )
     bias = c.flag("attention_bias", default=False)
     every = c.size("_sliding_window_pattern", "sliding_window_pattern", default=6) if third else 2
-    window = c.size("sliding_window", default=4096)
-    keys = reaches(c, s.num_layers, lambda i: "sliding_attention" if (i + 1) % every else "full_attention", window)
+    window = optional_window(c, 4096)
+    keys = reaches(
+        c, s.num_layers, lambda i: "sliding_attention" if (i + 1) % every else "full_attention", window
+    )
 
     def block(k: Reach) -> Block:
         d = s.hidden_size
         return Block(
-            attention(s, k, bias=bias, qk_norm="head" if third else None, norm_style=GEMMA_RMS), gated_mlp(s),
-            norm_1=Norm(d, GEMMA_RMS), norm_2=Norm(d, GEMMA_RMS), post_1=Norm(d, GEMMA_RMS), post_2=Norm(d, GEMMA_RMS),
+            attention(s, k, bias=bias, qk_norm="head" if third else None, norm_style=GEMMA_RMS),
+            gated_mlp(s),
+            norm_1=Norm(d, GEMMA_RMS),
+            norm_2=Norm(d, GEMMA_RMS),
+            post_1=Norm(d, GEMMA_RMS),
+            post_2=Norm(d, GEMMA_RMS),
             norm_names=(
-                "input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
+                "input_layernorm",
+                "pre_feedforward_layernorm",
+                "post_attention_layernorm",
                 "post_feedforward_layernorm",
             ),
-        )  # fmt: skip
+        )
 
     return assemble(c, s, block, keys, norm=GEMMA_RMS)
 
@@ -246,6 +295,8 @@ def phi(c: Config) -> Model:
     dropout = c.number("resid_pdrop", default=0.0, maximum=1)
     names = AttentionNames(o="dense", q_norm="q_layernorm", k_norm="k_layernorm")
     qk_norm = "head" if c.flag("qk_layernorm", default=False) else None
+    if qk_norm:  # the published class gives these norms hidden_size/heads numbers, whatever head_dim says
+        square_heads(c, s)
 
     def block(_: Any) -> Block:
         mixer = attention(s, bias=True, names=names, qk_norm=qk_norm, norm_style=LAYER_NORM)
@@ -253,5 +304,11 @@ def phi(c: Config) -> Model:
         return Block(mixer, mlp, norm_1=Norm(s.hidden_size, LAYER_NORM), parallel=True, dropout=dropout)
 
     return assemble(
-        c, s, block, [FULL] * s.num_layers, norm=LAYER_NORM, final_norm_name="model.final_layernorm", head_bias=True
+        c,
+        s,
+        block,
+        [FULL] * s.num_layers,
+        norm=LAYER_NORM,
+        final_norm_name="model.final_layernorm",
+        head_bias=True,
     )

@@ -4,28 +4,42 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from loadsheet.arch.config import Config
-from loadsheet.arch.families.llama import attention, gated_mlp, pre_norm, qwen2_windows
+from loadsheet.arch.config import LIMITS, Config
+from loadsheet.arch.families.llama import attention, gated_mlp, pre_norm, qwen_window
 from loadsheet.arch.families.parts import (
-    FULL, LAYER_NORM, RMS, Reach, Sizes, assemble, optional_window, reaches, read_sizes,
-)  # fmt: skip
+    FULL,
+    LAYER_NORM,
+    RMS,
+    Reach,
+    Sizes,
+    assemble,
+    optional_window,
+    reaches,
+    read_sizes,
+    square_heads,
+)
 from loadsheet.arch.layers.base import Linear
 from loadsheet.arch.layers.mlp import Experts, GatedMLP, MoE, Router
 from loadsheet.arch.model import Block, Model
-from loadsheet.errors import BadConfig
 
 
-def expert_counts(c: Config, *count_keys: str, per_token_default: Any = None) -> tuple[int, int]:
-    """(experts, experts per token), checked against each other."""
-    experts = c.size(*count_keys, maximum=1 << 16)
-    if per_token_default is None:
-        per_token = c.size("num_experts_per_tok")
+#: names of the number of routed experts; the classes take any of them for their own
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def expert_counts(c: Config, key: str, null_per_token: int | None = None) -> tuple[int, int]:
+    """(experts, experts per token), checked against each other; `key` is the family's own name of the first.
+
+    `null_per_token`: what a null means, if the published class itself leaves the second open.
+    """
+    experts = c.size(key, *(name for name in EXPERTS if name != key), maximum=LIMITS["num_experts"])
+    if null_per_token is not None and c.size_or_null("num_experts_per_tok") is None:
+        c.defaulted.append("num_experts_per_tok")
+        per_token = min(null_per_token, experts)
     else:
-        per_token = c.size("num_experts_per_tok", default=per_token_default)
+        per_token = c.size("num_experts_per_tok")
     if per_token > experts:
-        raise BadConfig(
-            f"{c.where}.num_experts_per_tok: got {per_token}, expected at most `{count_keys[0]}` = {experts}"
-        )
+        raise c.error("num_experts_per_tok", f"at most `{key}` = {experts}")
     return experts, per_token
 
 
@@ -36,7 +50,7 @@ def routed(s: Sizes, width: int, experts: int, per_token: int, **switches: Any) 
 
 def mixtral(c: Config) -> Model:
     """Mixtral: every block's MLP is a mixture."""
-    s = read_sizes(c)
+    s = read_sizes(c, kv_heads="error")
     experts, k = expert_counts(c, "num_local_experts")
     keys = [(optional_window(c), None)] * s.num_layers
 
@@ -54,15 +68,28 @@ def sparse_layers(c: Config, count: int, *, step_default: int = 1) -> list[bool]
     return [i not in dense and (i + 1) % step == 0 for i in range(count)]
 
 
+def qwen2_moe_windows(c: Config, s: Sizes) -> list[Reach]:
+    """By `layer_types`, else in every second of the first `max_window_layers` layers (Qwen 2 has them after)."""
+    window, last = qwen_window(c), c.size("max_window_layers", default=28, minimum=0)
+    return reaches(
+        c,
+        s.num_layers,
+        lambda i: "sliding_attention" if i % 2 == 0 and i < last else "full_attention",
+        window,
+    )
+
+
 def qwen_moe(c: Config) -> Model:
     """Qwen 1.5/2 MoE (with a gated shared expert) and Qwen 3 MoE (without)."""
     second = c.data.get("model_type") == "qwen2_moe"
-    s = read_sizes(c, head_dim=None)
-    experts, k = expert_counts(c, "num_experts", "num_local_experts")
+    s = read_sizes(c, kv_heads="error")
+    experts, k = expert_counts(c, "num_experts")
     width = c.size("moe_intermediate_size")
-    shared_width = c.size("shared_expert_intermediate_size", default=5632) if second else 0
+    shared_width = c.size("shared_expert_intermediate_size") if second else 0
     bias = c.flag("qkv_bias", default=True) if second else c.flag("attention_bias", default=False)
-    windows = qwen2_windows(c, s)
+    windows = [(qwen_window(c), None)] * s.num_layers
+    if second:
+        windows = qwen2_moe_windows(c, s)
     keys = list(zip(sparse_layers(c, s.num_layers), windows, strict=True))
 
     def block(key: tuple[bool, Reach]) -> Block:
@@ -76,18 +103,24 @@ def qwen_moe(c: Config) -> Model:
         shared = GatedMLP(s.hidden_size, shared_width, s.activation, symbol="f_s") if second else None
         gate = Linear(s.hidden_size, 1, symbol="1", tag="", quantisable=False) if second else None
         mlp = MoE(
-            Router(s.hidden_size, experts), routed(s, width, experts, k),
-            shared=shared, shared_name="shared_expert", shared_gate=gate,
-        )  # fmt: skip
+            Router(s.hidden_size, experts),
+            routed(s, width, experts, k),
+            shared=shared,
+            shared_name="shared_expert",
+            shared_gate=gate,
+        )
         return pre_norm(s, mixer, mlp)
 
-    return assemble(c, s, block, keys, norm=RMS, symbols={"f_e": width, "E": experts, "k": k, "f_s": shared_width})
+    return assemble(
+        c, s, block, keys, norm=RMS, symbols={"f_e": width, "E": experts, "k": k, "f_s": shared_width}
+    )
 
 
 def olmoe(c: Config) -> Model:
     """OLMoE: all mixtures, q and k normed over all heads."""
     s = read_sizes(c)
-    experts, k = expert_counts(c, "num_experts", "num_local_experts")
+    square_heads(c, s)
+    experts, k = expert_counts(c, "num_experts")
     bias = c.flag("attention_bias", default=False)
 
     def block(_: Any) -> Block:
@@ -95,13 +128,18 @@ def olmoe(c: Config) -> Model:
         return pre_norm(s, attention(s, bias=bias, qk_norm="all"), mlp)
 
     return assemble(
-        c, s, block, [FULL] * s.num_layers, norm=RMS, symbols={"f_e": s.intermediate_size, "E": experts, "k": k}
+        c,
+        s,
+        block,
+        [FULL] * s.num_layers,
+        norm=RMS,
+        symbols={"f_e": s.intermediate_size, "E": experts, "k": k},
     )
 
 
 def phimoe(c: Config) -> Model:
     """Phi-3.5-MoE: LayerNorm, biases in attention and perhaps in the head."""
-    s = read_sizes(c)
+    s = read_sizes(c, kv_heads="error")
     experts, k = expert_counts(c, "num_local_experts")
     bias = c.flag("attention_bias", default=False)
     keys = [(optional_window(c), None)] * s.num_layers
@@ -113,24 +151,30 @@ def phimoe(c: Config) -> Model:
         return pre_norm(s, attention(s, reach, bias=bias), mlp, LAYER_NORM)
 
     return assemble(
-        c, s, block, keys, norm=LAYER_NORM, head_bias=c.flag("lm_head_bias", default=False),
+        c,
+        s,
+        block,
+        keys,
+        norm=LAYER_NORM,
+        head_bias=c.flag("lm_head_bias", default=False),
         symbols={"f_e": s.intermediate_size, "E": experts, "k": k},
-    )  # fmt: skip
+    )
 
 
 def gpt_oss(c: Config) -> Model:
     """gpt-oss: attention sinks, biases in everything, windows in every second layer."""
-    s = read_sizes(c, head_dim=64)
-    experts, k = expert_counts(c, "num_local_experts", per_token_default=4)
+    s = read_sizes(c, head_dim="error", kv_heads="error")
+    experts, k = expert_counts(c, "num_local_experts")
     bias = c.flag("attention_bias", default=True)
-    window = c.size("sliding_window", default=128)
+    window = optional_window(c, 128)
     keys = reaches(c, s.num_layers, lambda i: "full_attention" if i % 2 else "sliding_attention", window)
 
     def block(reach: Reach) -> Block:
         mlp = MoE(
             Router(s.hidden_size, experts, bias=True),
-            routed(s, s.intermediate_size, experts, k, layout="in_out", bias=True), router_name="router",
-        )  # fmt: skip
+            routed(s, s.intermediate_size, experts, k, layout="in_out", bias=True),
+            router_name="router",
+        )
         return pre_norm(s, attention(s, reach, bias=bias, sinks=True), mlp)
 
     return assemble(c, s, block, keys, norm=RMS, symbols={"f_e": s.intermediate_size, "E": experts, "k": k})
@@ -138,17 +182,21 @@ def gpt_oss(c: Config) -> Model:
 
 def llama4(c: Config) -> Model:
     """Llama 4 (text): mixtures in every n-th layer with one shared expert; chunked attention in 3 of 4 layers."""
-    s = read_sizes(c, head_dim=128)
-    experts, k = expert_counts(c, "num_local_experts", per_token_default=1)
+    s = read_sizes(c, head_dim="error", kv_heads="error")
+    experts, k = expert_counts(c, "num_local_experts")
     dense_width = c.size("intermediate_size_mlp")
     bias = c.flag("attention_bias", default=False)
     step = c.size("interleave_moe_layer_step", default=1)
     listed = c.data.get("moe_layers")
     sparse = set(c.ints("moe_layers")) if listed is not None else set(range(step - 1, s.num_layers, step))
-    chunk = c.size("attention_chunk_size", default=8192, minimum=0) or None
+    chunk = optional_window(c, 8192, "attention_chunk_size")
     every = c.size("no_rope_layer_interval", default=4)
-    rope = c.pattern("no_rope_layers", s.num_layers) or [int((i + 1) % every != 0) for i in range(s.num_layers)]
-    kinds = reaches(c, s.num_layers, lambda i: "chunked_attention" if rope[i] else "full_attention", None, chunk)
+    # an empty list stands for the pattern, as in the published class
+    listed_rope = c.pattern("no_rope_layers", s.num_layers) if c.data.get("no_rope_layers") != [] else None
+    rope = listed_rope or [int((i + 1) % every != 0) for i in range(s.num_layers)]
+    kinds = reaches(
+        c, s.num_layers, lambda i: "chunked_attention" if rope[i] else "full_attention", None, chunk
+    )
     keys = [(i in sparse, kinds[i], bool(rope[i])) for i in range(s.num_layers)]
 
     def block(key: tuple[bool, Reach, bool]) -> Block:
@@ -158,9 +206,12 @@ def llama4(c: Config) -> Model:
         mlp: Any
         if is_sparse:
             mlp = MoE(
-                Router(s.hidden_size, experts), routed(s, s.intermediate_size, experts, k, layout=layout),
-                router_name="router", shared=gated_mlp(s, symbol="f_s"), shared_name="shared_expert",
-            )  # fmt: skip
+                Router(s.hidden_size, experts),
+                routed(s, s.intermediate_size, experts, k, layout=layout),
+                router_name="router",
+                shared=gated_mlp(s, symbol="f_s"),
+                shared_name="shared_expert",
+            )
         else:
             mlp = GatedMLP(s.hidden_size, dense_width, s.activation)
         return pre_norm(s, mixer, mlp, names=("self_attn", "feed_forward"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from loadsheet.arch.config import Config
 from loadsheet.arch.layers.base import Embedding, Layer, Linear, Norm, NormStyle
@@ -37,24 +37,35 @@ class Sizes:
     max_length: int | None
 
 
+#: what a missing key means: hidden_size/num_attention_heads (or as many KV heads as query heads), or an
+#: error, because the published class would put in the size of one model; a head_dim may also be ignored
+Missing = Literal["divide", "error", "ignore"]
+
+
 def read_sizes(
     c: Config,
     *,
     tied: bool = False,
-    head_dim: int | None = None,
-    kv_heads: int | None = None,
-    intermediate: str = "intermediate_size",
+    head_dim: Missing = "divide",
+    kv_heads: Missing = "divide",
     activation_key: str = "hidden_act",
     activation: str = "silu",
 ) -> Sizes:
-    """Read and check them; `tied`, `head_dim`, `kv_heads` are the family's defaults for missing keys."""
+    """Read and check them; the arguments say what the published class does where a key is missing."""
     hidden = c.size("hidden_size")
     heads = c.size("num_attention_heads")
-    dim = c.size("head_dim", default=head_dim or 0, minimum=0)
+    dim = 0
+    if head_dim == "error":
+        dim = c.size_or_null("head_dim") or 0
+    elif head_dim == "divide":
+        dim = c.size("head_dim", default=0)
     if not dim:
         c.divides("num_attention_heads", heads, "hidden_size", hidden)
         dim = hidden // heads
-    groups = c.size("num_key_value_heads", default=kv_heads or heads)
+    if kv_heads == "error":
+        groups = c.size_or_null("num_key_value_heads") or heads
+    else:
+        groups = c.size("num_key_value_heads", default=heads)
     if heads % groups:
         raise BadConfig(
             f"{c.where}.num_key_value_heads: got {groups}, expected a divisor of `num_attention_heads` = {heads}"
@@ -66,20 +77,29 @@ def read_sizes(
         kv_heads=groups,
         head_dim=dim,
         vocab_size=c.size("vocab_size"),
-        intermediate_size=c.size(intermediate),
+        intermediate_size=c.size("intermediate_size"),
         activation=c.choice(activation_key, ACTIVATIONS, activation),
         tied=c.flag("tie_word_embeddings", default=tied),
         max_length=read_max_length(c),
     )
 
 
+def square_heads(c: Config, s: Sizes) -> None:
+    """BadConfig unless the heads together are as wide as the model, where the class takes that for granted."""
+    if s.heads * s.head_dim != s.hidden_size:
+        raise c.error("head_dim", f"`hidden_size` / `num_attention_heads` = {s.hidden_size / s.heads:g}")
+
+
 def read_max_length(c: Config) -> int | None:
     """The longest sequence that the config allows, or None if it does not say."""
-    length = c.size("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", default=0, minimum=0)
-    return length or None
+    names = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+    key = next((name for name in names if c.data.get(name) is not None), names[0])
+    return c.size(key, default=0, minimum=0) or None
 
 
-def reaches(c: Config, count: int, default: Callable[[int], str], window: int | None, chunk: int | None = None) -> list[Reach]:
+def reaches(
+    c: Config, count: int, default: Callable[[int], str], window: int | None, chunk: int | None = None
+) -> list[Reach]:
     """How far each layer looks back, from `layer_types` or else from the family's default pattern."""
     kinds = c.pattern("layer_types", count) or [default(i) for i in range(count)]
     table: dict[str, Reach] = {
@@ -90,14 +110,15 @@ def reaches(c: Config, count: int, default: Callable[[int], str], window: int | 
     for kind in kinds:
         if kind not in table:
             raise BadConfig(
-                f"{c.where}.layer_types: got {kind!r:.60}, expected one of " + ", ".join(f"`{k}`" for k in table)
+                f"{c.where}.layer_types: got {kind!r:.60}, expected one of "
+                + ", ".join(f"`{k}`" for k in table)
             )
     return [table[kind] for kind in kinds]
 
 
-def optional_window(c: Config, key: str = "sliding_window") -> int | None:
-    """A window in tokens, or None where the key is absent, null or 0."""
-    return c.size(key, default=0, minimum=0) or None
+def optional_window(c: Config, default: int = 0, key: str = "sliding_window") -> int | None:
+    """A window in tokens, or None where it is null or 0; a missing key takes the class's default."""
+    return c.size_or_null(key, default=default, minimum=0) or None
 
 
 def assemble(
@@ -137,7 +158,9 @@ def assemble(
         runs=tuple((block, keys.count(key)) for block, key in zip(blocks, distinct, strict=True)),
         final_norm=Norm(s.hidden_size, norm) if norm is not None else None,
         final_norm_name=final_norm_name,
-        head=Linear(width, s.vocab_size, bias=head_bias, role="head", symbol="V", tp="vocab", quantisable=False),
+        head=Linear(
+            width, s.vocab_size, bias=head_bias, role="head", symbol="V", tp="vocab", quantisable=False
+        ),
         head_name=head_name,
         tied=s.tied,
         prefix=prefix,
