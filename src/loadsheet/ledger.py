@@ -29,8 +29,11 @@ class Estimate:
     reason: str = ""
 
     def __add__(self, other: Any) -> Estimate:
-        other = estimate(other)
-        reason = "; ".join(dict.fromkeys(r for r in (self.reason, other.reason) if r))
+        if not isinstance(other, Estimate):
+            return Estimate(self.low + other, self.mid + other, self.high + other, self.reason)
+        reason = self.reason
+        if other.reason and other.reason not in reason:
+            reason = f"{reason}; {other.reason}" if reason else other.reason
         return Estimate(self.low + other.low, self.mid + other.mid, self.high + other.high, reason)
 
     __radd__ = __add__
@@ -125,14 +128,13 @@ class Ledger:
     name: str
     items: tuple[Item, ...]
     unit: str = "bytes"
+    total: Estimate = field(init=False, compare=False, repr=False)  # the sum of the items, with its width
 
-    @property
-    def total(self) -> Estimate:
-        """The sum of the items, with its width."""
+    def __post_init__(self) -> None:
         total = Estimate(0, 0, 0)
         for item in self.items:
             total = total + item.amount
-        return total
+        object.__setattr__(self, "total", total)
 
     def __getitem__(self, name: str) -> Item:
         """The item of that name, wherever it stands in the tree; KeyError if there is none."""

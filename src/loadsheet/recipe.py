@@ -54,9 +54,14 @@ def precision(name: str) -> Precision:
     """A precision by name."""
     entry = pick("precisions", name, "precision")
     return Precision(
-        name, entry["weights"], entry["gradients"], entry["master"], entry["states"], entry["autocast"],
+        name,
+        entry["weights"],
+        entry["gradients"],
+        entry["master"],
+        entry["states"],
+        entry["autocast"],
         entry["source"],
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +197,12 @@ def recipe(*, task: str | None = None, max_length: int | None = None, **options:
         pick("formats", weights, "weight format")
         pick("kv_formats", kv, "KV cache format")
         made: Recipe = Serving(
-            **common, weights=weights, kv=kv,
+            **common,
+            weights=weights,
+            kv=kv,
             group=whole("group", take("group", defaults["int4_group"]), maximum=1 << 20),
             prefill_chunk=whole("prefill_chunk", take("prefill_chunk", defaults["prefill_chunk"])),
-        )  # fmt: skip
+        )
     else:
         made = _training(task, common, take, defaults)
     if given:
@@ -214,7 +221,7 @@ def _irrelevant(task: str) -> set[str]:
 def _check_belongs(task: str, given: dict[str, Any]) -> None:
     training = {f.name for f in fields(Training)} | set(EXECUTION) - {"batch", "seq", "tokens", "mfu"}
     common = {"batch", "seq", "tokens", "mfu"}
-    for name in given:
+    for name, value in given.items():
         wrong = (
             (task == "serve" and name in training - common)
             or (task != "serve" and name in ONLY_SERVE)
@@ -223,10 +230,17 @@ def _check_belongs(task: str, given: dict[str, Any]) -> None:
         )
         if wrong:
             place = (
-                "serve" if name in ONLY_SERVE else "qlora" if name in ONLY_QLORA
-                else "lora or qlora" if name in ONLY_ADAPT else "train, lora or qlora"
-            )  # fmt: skip
-            raise BadInput(f"{name}: got {shorten(given[name])}, expected only with task {place}, not `{task}`")
+                "serve"
+                if name in ONLY_SERVE
+                else "qlora"
+                if name in ONLY_QLORA
+                else "lora or qlora"
+                if name in ONLY_ADAPT
+                else "train, lora or qlora"
+            )
+            raise BadInput(
+                f"{name}: got {shorten(value)}, expected only with task {place}, not `{task}`"
+            )
 
 
 def _training(task: str, common: dict[str, Any], take: Any, defaults: dict[str, Any]) -> Training:
@@ -248,11 +262,17 @@ def _training(task: str, common: dict[str, Any], take: Any, defaults: dict[str, 
         raise BadInput(f"lora_dropout: got {shorten(dropout)}, expected a number from 0 to below 1")
     targets = take("targets", None)
     return Training(
-        task=task, **common,
+        task=task,
+        **common,
         accumulation=whole("accumulation", take("accumulation", defaults["accumulation"])),
-        precision=name, optimizer=optimizer, optimizer_form=form, stack=stack,
+        precision=name,
+        optimizer=optimizer,
+        optimizer_form=form,
+        stack=stack,
         execution=Execution(
-            **settings, repeat_kv=take("repeat_kv", entry["repeat_kv"]), autocast=chosen.autocast,
+            **settings,
+            repeat_kv=take("repeat_kv", entry["repeat_kv"]),
+            autocast=chosen.autocast,
             upcast_logits=entry["upcast_logits"],
         ),
         keep_gradients=bool(take("keep_gradients", False)),
@@ -262,7 +282,7 @@ def _training(task: str, common: dict[str, Any], take: Any, defaults: dict[str, 
         lora_dropout=float(dropout),
         double_quant=bool(take("double_quant", True)),
         upcast=bool(take("upcast", True)),
-    )  # fmt: skip
+    )
 
 
 def bytes_per_parameter(precision_name: str, optimizer: str) -> dict[str, float]:

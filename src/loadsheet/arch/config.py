@@ -60,7 +60,7 @@ class Config:
         return value
 
     def size_or_null(self, *keys: str, default: Any = _REQUIRED, minimum: int = 1) -> Any:
-        """A whole number, or None where the first key is there and null: a default is for a missing key only."""
+        """A whole number, or None where the first key is null; the default is for a missing key only."""
         if keys[0] in self.data and self._find(keys) is None:
             return None
         return self.size(*keys, default=default, minimum=minimum)

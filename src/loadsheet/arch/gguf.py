@@ -51,7 +51,7 @@ _LENGTH_AT: Final = _U64.unpack_from
 MAX_HEADER_BYTES: Final = 256 << 20  # the largest known (tokens, merges, a tokenizer as JSON) near 40 MB
 MAX_KEYS: Final = 16_384
 MAX_TENSORS: Final = 1 << 17
-MAX_STRINGS: Final = 8_000_000  # in all arrays together; a vocabulary and its merges are under a million
+MAX_STRINGS: Final = 4_000_000  # in all arrays together; a vocabulary and its merges are under a million
 _KEPT_TEXT: Final = 1_024  # bytes of a string that is kept; a longer one (a chat template) is only measured
 _KEPT_ARRAY: Final = 4_096  # numbers of an array that is kept: enough for one per layer
 _KEPT_NUMBERS: Final = 1 << 18  # in all kept arrays together
@@ -222,10 +222,8 @@ class _Reader:
                 if len(window) < 8:
                     raise self.error(f"only {self.at + len(window):,} bytes", "more, to hold " + what)
             at += 8 + _LENGTH_AT(window, at)[0]
-            if at > len(window):  # a string that leaves the window: go to where it ends
-                self.claim(at, what)
         self.at += at
-        self.claim(0, what)
+        self.claim(0, what)  # the last string, too, must end inside the file
         self.file.seek(self.at)
 
 

@@ -36,9 +36,12 @@ class Block(Layer):
         dropout: float = 0.0,
         names: tuple[str, str] = ("self_attn", "mlp"),
         norm_names: tuple[str, str, str, str] = (
-            "input_layernorm", "post_attention_layernorm", "post_attention_norm", "post_mlp_norm",
+            "input_layernorm",
+            "post_attention_layernorm",
+            "post_attention_norm",
+            "post_mlp_norm",
         ),
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.mixer, self.mlp = self.add(names[0], mixer), self.add(names[1], mlp)
         self.norm_1, self.norm_2 = self.add(norm_names[0], norm_1), self.add(norm_names[1], norm_2)
@@ -249,14 +252,15 @@ class Model:
         stream = x.bytes
         runs: list[tuple[Summary, int]] = []
         for block, count in self.runs:
-            while count:
+            left = count
+            while left:
                 tape = make_tape()
                 tape.tables = tables
                 source = tape.new(x.rows, x.width, x.symbol, x.dtype, x.grad)
                 out = block.forward(source, tape)
-                repeat = count if out.grad == source.grad and out.dtype == source.dtype else 1
+                repeat = left if out.grad == source.grad and out.dtype == source.dtype else 1
                 runs.append((tape.summary(source, out, grads_alive=grads_alive), repeat))
-                count -= repeat
+                left -= repeat
                 x = out
         tape = make_tape()
         tape.tables = tables

@@ -114,7 +114,9 @@ class Ops(Tape):
             record.backward_temporary = 4 * rows * heads * key_dim + 4 * rows * heads  # fp32 dq, row sums
         return out
 
-    def scores(self, q: Tensor, k: Tensor, *, heads: int, key_dim: int, window: int | None, chunk: int | None) -> Tensor:
+    def scores(
+        self, q: Tensor, k: Tensor, *, heads: int, key_dim: int, window: int | None, chunk: int | None
+    ) -> Tensor:
         """q·kᵀ written out: (B·h·T, S); keeps q and k."""
         work = self.work
         rows = work.sequences * heads * work.new
@@ -128,7 +130,15 @@ class Ops(Tape):
         return out
 
     def mix(
-        self, p: Tensor, v: Tensor, *, heads: int, value_dim: int, symbol: str, window: int | None, chunk: int | None
+        self,
+        p: Tensor,
+        v: Tensor,
+        *,
+        heads: int,
+        value_dim: int,
+        symbol: str,
+        window: int | None,
+        chunk: int | None,
     ) -> Tensor:
         """p·v, the probabilities times the values; keeps both."""
         work = self.work
@@ -140,7 +150,9 @@ class Ops(Tape):
         record.input_grad_flops = 2 * record.forward_flops if out.grad else 0
         return out
 
-    def recomputed_attention(self, q: Tensor, k: Tensor, v: Tensor, *, heads: int, head_dim: int, **reach: Any) -> Tensor:
+    def recomputed_attention(
+        self, q: Tensor, k: Tensor, v: Tensor, *, heads: int, head_dim: int, **reach: Any
+    ) -> Tensor:
         """The written-out attention whose scores are made again in backward: keeps q, k, v (arXiv 2205.05198)."""
         work = self.work
         out = self.new(work.tokens, heads * head_dim, q.symbol, q.dtype, q.grad or k.grad or v.grad)

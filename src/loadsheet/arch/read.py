@@ -54,7 +54,16 @@ def models() -> tuple[Preset, ...]:
         c = e["config"]
         length = c.get("max_position_embeddings") or c.get("n_positions")
         found.append(
-            Preset(name, e["title"], e["params"], c["model_type"], length, e["source"], e["date"], e.get("note", ""))
+            Preset(
+                name,
+                e["title"],
+                e["params"],
+                c["model_type"],
+                length,
+                e["source"],
+                e["date"],
+                e.get("note", ""),
+            )
         )
     return tuple(sorted(found, key=lambda p: (p.params, p.name)))
 
@@ -81,8 +90,8 @@ def model(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
         return build(source, str(source.get("_name_or_path") or "")[:80] or "")
     if not isinstance(source, str | os.PathLike):
         raise BadInput(f"model: got {shorten(source)}, expected a preset name, a path or a config")
-    text = os.fspath(source)
-    if not isinstance(text, str) or not text or "\0" in text:
+    text = os.fsdecode(source)
+    if not text or "\0" in text:
         raise BadInput(f"model: got {shorten(text)}, expected a preset name or a path")
     name = text.strip().lower()
     if name in _names() and not os.path.lexists(text):

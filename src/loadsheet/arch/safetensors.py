@@ -86,7 +86,9 @@ def _tensors(header: dict[str, Any], available: int, label: str) -> tuple[Stored
         elements = 1
         for dimension in shape:
             elements *= dimension
-            if elements > _MAX_ELEMENTS:  # also where a later dimension is 0, as the reference does
+            if (
+                max(dimension, elements) > _MAX_ELEMENTS
+            ):  # also beside a dimension of 0, as the reference does
                 raise BadFile(f"{where}: got shape {shorten(shape)}, expected a product below 2^64")
         begin, end = _pair(entry.get("data_offsets"), f"{where}, data_offsets")
         nbytes, rest = divmod(elements * bits, 8)

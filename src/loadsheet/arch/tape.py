@@ -54,16 +54,31 @@ class Record:
     """One primitive operation as it was carried out."""
 
     __slots__ = (
-        "backward_temporary", "forward_flops", "forward_flops_full", "forward_temporary", "held", "inputs", "op",
-        "input_grad_flops", "output", "saved", "touched", "weight_grad_bytes", "weight_grad_flops",
-    )  # fmt: skip
+        "backward_temporary",
+        "forward_flops",
+        "forward_flops_full",
+        "forward_temporary",
+        "held",
+        "input_grad_flops",
+        "inputs",
+        "op",
+        "output",
+        "saved",
+        "touched",
+        "weight_grad_bytes",
+        "weight_grad_flops",
+    )
 
-    def __init__(self, op: str, inputs: tuple[Tensor, ...], output: Tensor, saved: tuple[Storage, ...]) -> None:
+    def __init__(
+        self, op: str, inputs: tuple[Tensor, ...], output: Tensor, saved: tuple[Storage, ...]
+    ) -> None:
         self.op = op
         self.inputs = inputs
         self.output = output
         self.saved = saved
-        self.held: tuple[Storage, ...] = ()  # kept by the program, not by autograd (a model's returned logits)
+        self.held: tuple[
+            Storage, ...
+        ] = ()  # kept by the program, not by autograd (a model's returned logits)
         self.forward_flops: Any = 0  # model FLOPs, causal attention counted as needed
         self.forward_flops_full: Any = 0  # the same with full attention
         self.input_grad_flops: Any = 0
@@ -247,7 +262,9 @@ class Tape:
                     last_use[storage] = -1
         return peak
 
-    def _backward_peak(self, first_saver: dict[Storage, int], saved: Any, end: Tensor, grads_alive: bool) -> Any:
+    def _backward_peak(
+        self, first_saver: dict[Storage, int], saved: Any, end: Tensor, grads_alive: bool
+    ) -> Any:
         live = saved
         grads: dict[Storage, Any] = {}
         if end.grad:

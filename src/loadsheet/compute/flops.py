@@ -94,9 +94,13 @@ def step_flops(taped: Taped, tokens: Any, recompute: str) -> StepFlops:
     elif recompute == "selective":
         again = sum(summary.recomputed_flops * count for summary, count in taped.runs)
     return StepFlops(
-        total("forward_flops"), total("input_grad_flops"), total("weight_grad_flops"), total("forward_flops_full"),
-        again, tokens,
-    )  # fmt: skip
+        total("forward_flops"),
+        total("input_grad_flops"),
+        total("weight_grad_flops"),
+        total("forward_flops_full"),
+        again,
+        tokens,
+    )
 
 
 def attention_share(flops: StepFlops, matmul_params: Any) -> Any:

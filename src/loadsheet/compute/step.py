@@ -35,6 +35,8 @@ def step_time(flops: Any, hardware_flops: Any, peak: float, mfu: Estimate) -> Es
     """
     longer = hardware_flops / flops
     return Estimate(
-        seconds(flops, peak, mfu.high) * longer, seconds(flops, peak, mfu.mid) * longer,
-        seconds(flops, peak, mfu.low) * longer, mfu.reason,
-    )  # fmt: skip
+        seconds(flops, peak, mfu.high) * longer,
+        seconds(flops, peak, mfu.mid) * longer,
+        seconds(flops, peak, mfu.low) * longer,
+        mfu.reason,
+    )

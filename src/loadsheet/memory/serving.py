@@ -23,9 +23,7 @@ def weight_items(model: Model, recipe: Serving) -> Item:
     """
     stored = model.stored
     if stored is not None and "weights" in recipe.defaulted:
-        return Item(
-            "weights", stored.nbytes, "as stored in the file", {}, f"{stored.format} header", "exact"
-        )
+        return Item("weights", stored.nbytes, "as stored in the file", {}, f"{stored.format} header", "exact")
     entry = pick("formats", recipe.weights, "weight format")
     n = model.params
     if recipe.weights in _PLAIN:
@@ -38,9 +36,15 @@ def weight_items(model: Model, recipe: Serving) -> Item:
         children=(
             Item(f"{recipe.weights} numbers", numbers, "N_q·bits/8", operands, entry["source"]),
             Item("scales", scales, _scale_text(entry, recipe.group), {}, entry["source"]),
-            Item("embedding, head, norms in 16 bits", 2 * (n - packed), "2·(N - N_q)", {"N": n, "N_q": packed}, entry["source"]),
+            Item(
+                "embedding, head, norms in 16 bits",
+                2 * (n - packed),
+                "2·(N - N_q)",
+                {"N": n, "N_q": packed},
+                entry["source"],
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def touched_bytes(model: Model, recipe: Serving, share: Any) -> Any:
@@ -73,10 +77,13 @@ def cache_items(model: Model, work: Work, kv: str) -> Item | None:
         amount = tensor.elements * size * count
         children.append(
             Item(
-                tensor.name, amount, f"L·b·({tensor.expression})",
-                {"L": count, "b": size, **(tensor.operands or {})}, entry["source"],
+                tensor.name,
+                amount,
+                f"L·b·({tensor.expression})",
+                {"L": count, "b": size, **(tensor.operands or {})},
+                entry["source"],
             )
-        )  # fmt: skip
+        )
     if not children:
         return None
     return Item("KV cache", children=tuple(children))
@@ -117,13 +124,21 @@ def serving_memory(model: Model, recipe: Serving, gpus: int = 1) -> MemoryAccoun
     sequences = largest(smallest(batch, recipe.prefill_chunk // chunk), 1)  # prompts that share one pass
     source = "highest live point of the tape without gradients"
     prefill = Item(
-        "activations of prefill", forward_peak(model, Work(sequences, chunk, seq - chunk), sequences),
-        "chunk of C tokens", {"C": sequences * chunk}, source, "modelled",
-    )  # fmt: skip
+        "activations of prefill",
+        forward_peak(model, Work(sequences, chunk, seq - chunk), sequences),
+        "chunk of C tokens",
+        {"C": sequences * chunk},
+        source,
+        "modelled",
+    )
     decode = Item(
-        "activations of decode", forward_peak(model, Work(batch, 1, seq - 1), batch),
-        "one token for each of B sequences", {"B": batch}, source, "modelled",
-    )  # fmt: skip
+        "activations of decode",
+        forward_peak(model, Work(batch, 1, seq - 1), batch),
+        "one token for each of B sequences",
+        {"B": batch},
+        source,
+        "modelled",
+    )
     resident = weights.amount + (cache.amount if cache is not None else 0)
     instants = (
         instant("prefill", [weights, cache, prefill], resident, 1),

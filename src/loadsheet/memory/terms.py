@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 from loadsheet.arch.model import Model
 from loadsheet.ledger import Estimate, Item, Ledger
 from loadsheet.recipe import pick, tables
-from loadsheet.units import GIB, ceil_div
+from loadsheet.units import GIB, ceil_div, largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +21,15 @@ class Instant:
     tensors: Ledger
     around: Ledger
     stage: int = 0
+    total: Estimate = field(init=False, compare=False, repr=False)  # what the device must hold at this moment
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total", self.tensors.total + self.around.total)
 
     @property
     def items(self) -> tuple[Item, ...]:
         """All items, tensors first."""
         return self.tensors.items + self.around.items
-
-    @property
-    def total(self) -> Estimate:
-        """What the device must hold at this moment."""
-        return self.tensors.total + self.around.total
 
     def to_json(self) -> dict[str, Any]:
         """Name, stage and items."""
@@ -53,31 +52,26 @@ class MemoryAccount:
     @property
     def peak(self) -> Estimate:
         """What the device must hold: the highest low, mid and high over the instants, never a sum of them."""
-        totals = [i.total for i in self.instants]
-        return Estimate(
-            max(t.low for t in totals), max(t.mid for t in totals), max(t.high for t in totals),
-            self.worst.total.reason,
-        )  # fmt: skip
+        return _highest([i.total for i in self.instants])
 
     @property
     def allocated(self) -> Estimate:
         """What the framework's tensors take at the worst instant (torch.cuda.max_memory_allocated)."""
-        totals = [i.tensors.total for i in self.instants]
-        return Estimate(max(t.low for t in totals), max(t.mid for t in totals), max(t.high for t in totals))
+        return _highest([i.tensors.total for i in self.instants])
 
     @property
     def reserved(self) -> Estimate:
         """What the framework's allocator holds (torch.cuda.max_memory_reserved): all but the context."""
-        names = ("allocator",)
-        best = Estimate(0, 0, 0)
-        for instant in self.instants:
-            total = instant.tensors.total
-            for name in names:
-                item = instant.around.get(name)
-                total = total + item.amount if item is not None else total
-            if total.mid > best.mid:
-                best = total
-        return best
+        return _highest([i.tensors.total + i.around["allocator"].amount for i in self.instants])
+
+
+def _highest(totals: list[Estimate]) -> Estimate:
+    return Estimate(
+        largest(*(t.low for t in totals)),
+        largest(*(t.mid for t in totals)),
+        largest(*(t.high for t in totals)),
+        totals[0].reason,
+    )
 
 
 def overhead(name: str) -> Estimate:
@@ -94,10 +88,14 @@ def around(dynamic: Any, gpus: int) -> Ledger:
     items = [
         Item("CUDA context", context, "stated range", source=context.reason, basis="assumed"),
         Item(
-            "allocator", fixed + share, "workspaces + share·X",
-            {"share": part.mid, "X": dynamic}, source=part.reason, basis="assumed",
+            "allocator",
+            fixed + share,
+            "workspaces + share·X",
+            {"share": part.mid, "X": dynamic},
+            source=part.reason,
+            basis="assumed",
         ),
-    ]  # fmt: skip
+    ]
     if gpus > 1:
         nccl = overhead("nccl")
         items.append(Item("NCCL buffers", nccl, "stated range", source=nccl.reason, basis="assumed"))

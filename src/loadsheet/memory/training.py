@@ -40,10 +40,17 @@ def tape_training(model: Model, recipe: Training) -> Taped:
 
     def make() -> Ops:
         return Ops(
-            work, recipe.execution, training=True, full=recipe.task == "train", dtype=stream,
-            compute_dtype=compute_dtype, grad_bytes=DTYPE_BYTES[p.gradients], adapter=adapter,
-            quantised=quantised, dropout=recipe.dropout,
-        )  # fmt: skip
+            work,
+            recipe.execution,
+            training=True,
+            full=recipe.task == "train",
+            dtype=stream,
+            compute_dtype=compute_dtype,
+            grad_bytes=DTYPE_BYTES[p.gradients],
+            adapter=adapter,
+            quantised=quantised,
+            dropout=recipe.dropout,
+        )
 
     return model.walk(make, grads_alive=recipe.gradients_live_in_forward)
 
@@ -54,12 +61,17 @@ def check_adapter(model: Model, recipe: Training) -> int:
     for target in recipe.targets or ():
         if target not in tags:
             raise BadInput(
-                f"targets: got `{target}`, expected module names of {model.name}", "it has " + ", ".join(sorted(tags))
+                f"targets: got `{target}`, expected module names of {model.name}",
+                "it has " + ", ".join(sorted(tags)),
             )
-    targeted = [x for _, x, _ in model.linears() if x.tag and (recipe.targets is None or x.tag in recipe.targets)]
+    targeted = [
+        x for _, x, _ in model.linears() if x.tag and (recipe.targets is None or x.tag in recipe.targets)
+    ]
     narrowest = min((min(x.in_features, x.out_features) for x in targeted), default=0)
     if recipe.rank > narrowest:
-        raise BadInput(f"rank: got {recipe.rank}, expected at most {narrowest}, the narrowest targeted matrix")
+        raise BadInput(
+            f"rank: got {recipe.rank}, expected at most {narrowest}, the narrowest targeted matrix"
+        )
     return model.adapter_params(recipe.rank, recipe.targets)
 
 
@@ -80,7 +92,13 @@ def optimizer_items(name: str, state_dtype: str, tensors: Mapping[int, int]) -> 
     for label in labels:
         parts = (
             Item("8-bit numbers", many, "1·N_large", {"N_large": many}, entry["source"]),
-            Item("block constants", blocks * entry["constant_bytes"], "4·blocks", {"blocks": blocks}, entry["source"]),
+            Item(
+                "block constants",
+                blocks * entry["constant_bytes"],
+                "4·blocks",
+                {"blocks": blocks},
+                entry["source"],
+            ),
             Item("small tensors in fp32", 4 * few, "4·N_small", {"N_small": few}, entry["source"]),
         )
         items.append(Item(label, children=tuple(i for i in parts if i.amount)))
@@ -117,9 +135,12 @@ def state_items(model: Model, recipe: Training) -> tuple[list[Item], int, int, s
         gradient, states = (2, "bf16") if pure else (4, "fp32")
         items.append(
             Item(
-                "adapter weights", gradient * trained, "b·N_a", {"b": gradient, "N_a": trained},
+                "adapter weights",
+                gradient * trained,
+                "b·N_a",
+                {"b": gradient, "N_a": trained},
                 "Hu et al. 2021, arXiv 2106.09685; PEFT keeps adapters in fp32 unless told otherwise",
-            )  # fmt: skip
+            )
         )
     moments = optimizer_items(recipe.optimizer, states, _trained_tensors(model, recipe))
     if moments:
@@ -138,15 +159,25 @@ def _base_weights(model: Model, recipe: Training) -> Item:
     packed, numbers, scales = quantised_bytes(model, name)
     rest = model.params - packed
     other = 4 if recipe.upcast else size
-    why = "PEFT prepare_model_for_kbit_training: what is not packed is cast to fp32" if recipe.upcast else p.source
+    why = (
+        "PEFT prepare_model_for_kbit_training: what is not packed is cast to fp32"
+        if recipe.upcast
+        else p.source
+    )
     return Item(
         "frozen weights",
         children=(
             Item("4-bit numbers", numbers, "N_q/2", {"N_q": packed}, source),
             Item("scales and codes", scales, "per block of 64 and per tensor", {}, source),
-            Item("embedding, head, norms", other * rest, "b·(N - N_q)", {"b": other, "N": model.params, "N_q": packed}, why),
+            Item(
+                "embedding, head, norms",
+                other * rest,
+                "b·(N - N_q)",
+                {"b": other, "N": model.params, "N_q": packed},
+                why,
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 # --- activations ----------------------------------------------------------------------------------
@@ -189,13 +220,18 @@ def _checkpoints(taped: Taped, layers: int, recipe: Training) -> Item:
     for summary, _ in taped.runs:
         width = summary.input_bytes
     return Item(
-        "block inputs (checkpoints)", layers * width, "L·X", {"L": layers, "X": width},
+        "block inputs (checkpoints)",
+        layers * width,
+        "L·X",
+        {"L": layers, "X": width},
         "Chen et al. 2016, arXiv 1604.06174; Korthikanti et al. 2022, arXiv 2205.05198: 2·s·b·h per layer",
         "modelled",
-    )  # fmt: skip
+    )
 
 
-def training_memory(model: Model, recipe: Training, gpus: int = 1, taped: Taped | None = None) -> MemoryAccount:
+def training_memory(
+    model: Model, recipe: Training, gpus: int = 1, taped: Taped | None = None
+) -> MemoryAccount:
     """The account of every instant of one step on one GPU; `gpus` > 1 means as many replicas (DDP).
 
     Instants: end of forward; backward of the loss; backward of the last block (first in time) and of
@@ -217,9 +253,13 @@ def training_memory(model: Model, recipe: Training, gpus: int = 1, taped: Taped 
     buckets = None
     if gpus > 1:
         buckets = Item(
-            "DDP buckets", grads_full, "g·N", {"g": grad_size, "N": trained},
-            "PyTorch DistributedDataParallel: buckets of all gradients unless gradient_as_bucket_view", "exact",
-        )  # fmt: skip
+            "DDP buckets",
+            grads_full,
+            "g·N",
+            {"g": grad_size, "N": trained},
+            "PyTorch DistributedDataParallel: buckets of all gradients unless gradient_as_bucket_view",
+            "exact",
+        )
         resident = resident + grads_full
     base = [*states, buckets]
 
@@ -230,30 +270,56 @@ def training_memory(model: Model, recipe: Training, gpus: int = 1, taped: Taped 
     copies = sum((s.copies * c for s, c in taped.runs), start=before.copies + after.copies)
     copies_item = None
     if hasattr(copies, "shape") or copies:
-        copies_item = Item("16-bit copies of weights", copies, "autocast, until their backward", {}, _TORCH, "modelled")
+        copies_item = Item(
+            "16-bit copies of weights", copies, "autocast, until their backward", {}, _TORCH, "modelled"
+        )
     shared = _shared_item(taped)
-    begin = Item("embedding and its input", before.saved, "8·B·T", {"B": recipe.batch, "T": recipe.seq}, _TORCH, "modelled")
-    blocks_kept: Item = _checkpoints(taped, layers, recipe) if recompute else Item("activations", children=tuple(kept))
+    begin = Item(
+        "embedding and its input",
+        before.saved,
+        "8·B·T",
+        {"B": recipe.batch, "T": recipe.seq},
+        _TORCH,
+        "modelled",
+    )
+    blocks_kept: Item = (
+        _checkpoints(taped, layers, recipe) if recompute else Item("activations", children=tuple(kept))
+    )
     end_amount = after.saved - after.copies + after.held
-    end = Item("logits and loss", end_amount, _end_formula(model, recipe, end_amount), source=_LOSS, basis="modelled")
+    end = Item(
+        "logits and loss", end_amount, _end_formula(model, recipe, end_amount), source=_LOSS, basis="modelled"
+    )
 
     full_grads = gradients(grads_full, "g·N") if alive else None
-    forward = instant("end of forward", [*base, full_grads, blocks_kept, shared, begin, end, copies_item], resident, gpus)
+    forward = instant(
+        "end of forward", [*base, full_grads, blocks_kept, shared, begin, end, copies_item], resident, gpus
+    )
 
     hill = after.backward_peak - after.copies
-    loss_item = Item("logits and loss", hill, _end_formula(model, recipe, hill), source=_LOSS, basis="modelled")
+    loss_item = Item(
+        "logits and loss", hill, _end_formula(model, recipe, hill), source=_LOSS, basis="modelled"
+    )
     copies_now = None if recompute else copies_item
-    loss = instant("backward of the loss", [*base, full_grads, blocks_kept, shared, begin, loss_item, copies_now], resident, gpus)
+    loss = instant(
+        "backward of the loss",
+        [*base, full_grads, blocks_kept, shared, begin, loss_item, copies_now],
+        resident,
+        gpus,
+    )
 
     instants = [forward, loss]
-    instants += _block_instants(model, recipe, taped, base, gradients, full_grads, shared, begin, resident, gpus)
+    instants += _block_instants(
+        model, recipe, taped, base, gradients, full_grads, shared, begin, resident, gpus
+    )
     temporary = _step_temporary(model, recipe, trained, state_dtype)
     step = instant("optimizer step", [*base, gradients(grads_full, "g·N"), temporary], resident, gpus)
     instants.append(step)
     first = _first_step(instants, states)
     if first is not None:
         instants.append(first)
-    return MemoryAccount(tuple(instants), _model_states(states, gradients(grads_full, "g·N")), _notes(model, recipe))
+    return MemoryAccount(
+        tuple(instants), _model_states(states, gradients(grads_full, "g·N")), _notes(model, recipe)
+    )
 
 
 _LOSS = "torch.nn.functional.cross_entropy: 16-bit logits, fp32 log-probabilities and two fp32 gradients"
@@ -270,7 +336,13 @@ def _end_formula(model: Model, recipe: Training, amount: Any) -> Any:
             return "chunks of the logits and the hidden state's gradient", {}
         each = int(amount / logits + 1e-9)
         rest = amount - each * logits
-        return "c·B·T·V + rest", {"c": each, "B": recipe.batch, "T": recipe.seq, "V": model.vocab_size, "rest": rest}
+        return "c·B·T·V + rest", {
+            "c": each,
+            "B": recipe.batch,
+            "T": recipe.seq,
+            "V": model.vocab_size,
+            "rest": rest,
+        }
 
     return formula
 
@@ -286,9 +358,17 @@ def _shared_item(taped: Taped) -> Item | None:
 
 
 def _block_instants(
-    model: Model, recipe: Training, taped: Taped, base: list[Item | None], gradients: Any, full_grads: Item | None,
-    shared: Item | None, begin: Item, resident: Any, gpus: int,
-) -> list[Instant]:  # fmt: skip
+    model: Model,
+    recipe: Training,
+    taped: Taped,
+    base: list[Item | None],
+    gradients: Any,
+    full_grads: Item | None,
+    shared: Item | None,
+    begin: Item,
+    resident: Any,
+    gpus: int,
+) -> list[Instant]:
     """Backward of the last block and of the worst block at the end of backward."""
     recompute = recipe.execution.recompute == "full"
     order = model.order
@@ -304,22 +384,39 @@ def _block_instants(
     last = instant(
         "backward of the last block",
         [
-            *base, full_grads if alive else gradients(made, "head and final norm"),
-            Item("activations of earlier blocks", total - _kept(last_summary, recompute), "kept - this block's", {}, _TORCH, "modelled"),
-            shared, begin, held_item, _working(last_summary, recompute),
+            *base,
+            full_grads if alive else gradients(made, "head and final norm"),
+            Item(
+                "activations of earlier blocks",
+                total - _kept(last_summary, recompute),
+                "kept - this block's",
+                {},
+                _TORCH,
+                "modelled",
+            ),
+            shared,
+            begin,
+            held_item,
+            _working(last_summary, recompute),
         ],
-        resident, gpus,
-    )  # fmt: skip
+        resident,
+        gpus,
+    )
     worst = max(taped.runs, key=lambda run: _scalar(_peak(run[0], recompute)))[0]
     others = full_grads.amount if full_grads is not None else _all_but(taped, worst)
     first = instant(
         "backward of the first block",
         [
-            *base, full_grads if alive else gradients(others, "g·N - this block's - the embedding's"),
-            shared, begin, held_item, _working(worst, recompute),
+            *base,
+            full_grads if alive else gradients(others, "g·N - this block's - the embedding's"),
+            shared,
+            begin,
+            held_item,
+            _working(worst, recompute),
         ],
-        resident, gpus,
-    )  # fmt: skip
+        resident,
+        gpus,
+    )
     return [last, first]
 
 
@@ -362,9 +459,13 @@ def _step_temporary(model: Model, recipe: Training, trained: int, state_dtype: s
     if recipe.optimizer_form == "loop":
         count = max(_trained_tensors(model, recipe))
     return Item(
-        "optimizer temporary", each * count, "b·n", {"b": each, "n": count},
-        "torch.optim foreach: √v of all tensors at once; 8-bit states unpacked to fp32", "modelled",
-    )  # fmt: skip
+        "optimizer temporary",
+        each * count,
+        "b·n",
+        {"b": each, "n": count},
+        "torch.optim foreach: √v of all tensors at once; 8-bit states unpacked to fp32",
+        "modelled",
+    )
 
 
 def _first_step(instants: list[Instant], states: list[Item]) -> Instant | None:

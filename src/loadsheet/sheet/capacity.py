@@ -135,7 +135,9 @@ def _largest_for(options: dict[str, Any], usable: int) -> tuple[str | None, int]
             if _resident(target, made) > usable:
                 continue
             peak = (
-                training_memory(target, made).peak if isinstance(made, Training) else serving_memory(target, made).peak
+                training_memory(target, made).peak
+                if isinstance(made, Training)
+                else serving_memory(target, made).peak
             )
         except LoadsheetError:
             continue

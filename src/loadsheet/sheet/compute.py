@@ -98,11 +98,21 @@ def training_compute(model: Model, recipe: Training, gpu: Gpu, gpus: int, taped:
     if gpus > 1:
         notes = (*notes, "time without communication: a lower bound on several GPUs")
     return Compute(
-        flops_per_token=flops.per_token, step_seconds=seconds, tokens_per_second=tokens / seconds.mid,
-        bound_by="compute", mfu=mfu.mid, gpu_hours=hours, items=flops.items(), peak=peak, peak_dtype=dtype,
-        flops_per_step=flops.model * steps * gpus, flops_per_token_full=flops.full / micro,
-        six_nd_per_token=six_nd(model.active_params, 1), recomputed_share=flops.recomputed / flops.model, notes=notes,
-    )  # fmt: skip
+        flops_per_token=flops.per_token,
+        step_seconds=seconds,
+        tokens_per_second=tokens / seconds.mid,
+        bound_by="compute",
+        mfu=mfu.mid,
+        gpu_hours=hours,
+        items=flops.items(),
+        peak=peak,
+        peak_dtype=dtype,
+        flops_per_step=flops.model * steps * gpus,
+        flops_per_token_full=flops.full / micro,
+        six_nd_per_token=six_nd(model.active_params, 1),
+        recomputed_share=flops.recomputed / flops.model,
+        notes=notes,
+    )
 
 
 def serving_compute(model: Model, recipe: Serving, gpu: Gpu, gpus: int) -> Compute:
@@ -116,16 +126,22 @@ def serving_compute(model: Model, recipe: Serving, gpu: Gpu, gpus: int) -> Compu
         work = Work(sequences, 1, seq - 1)
         cache = cache_items(model, work, recipe.kv)
         return DecodeStep(
-            touched_bytes(model, recipe, share), 0 if cache is None else cache.amount, _forward(model, work),
-            gpu.bandwidth, peak, sequences,
-        )  # fmt: skip
+            touched_bytes(model, recipe, share),
+            0 if cache is None else cache.amount,
+            _forward(model, work),
+            gpu.bandwidth,
+            peak,
+            sequences,
+        )
 
     step = decode_at(batch)
     efficiency = tables()["efficiency"]["bandwidth"]
     seconds = Estimate(
-        step.lower, step.lower / efficiency["mid"], max(step.upper, step.lower / efficiency["low"]),
+        step.lower,
+        step.lower / efficiency["mid"],
+        max(step.upper, step.lower / efficiency["low"]),
         efficiency["source"],
-    )  # fmt: skip
+    )
     rate = tables()["efficiency"]["prefill"]
     prompt = _forward(model, Work(1, seq)) / peak
     prefill = Estimate(prompt / rate["high"], prompt / rate["mid"], prompt / rate["low"], rate["source"])
@@ -142,13 +158,24 @@ def serving_compute(model: Model, recipe: Serving, gpu: Gpu, gpus: int) -> Compu
     if gpus > 1:
         notes = (*notes, f"{gpus} independent replicas, each with the whole batch")
     return Compute(
-        flops_per_token=step.flops / batch, step_seconds=seconds, tokens_per_second=batch * gpus / seconds.mid,
-        bound_by="bandwidth" if step.memory_seconds >= step.math_seconds else "compute", mfu=None, gpu_hours=hours,
-        items=(Item("one decode step", step.flops, "Σ 2·MAC", {}, "matrix products on the tape"),), peak=peak,
-        peak_dtype=dtype, flops_per_step=step.flops, flops_per_token_full=step.flops / batch,
-        six_nd_per_token=2 * model.active_params, decode=step, prefill_seconds=prefill,
-        critical_batch=weights / matmul_seconds, critical_batch_with_cache=crossing, notes=notes,
-    )  # fmt: skip
+        flops_per_token=step.flops / batch,
+        step_seconds=seconds,
+        tokens_per_second=batch * gpus / seconds.mid,
+        bound_by="bandwidth" if step.memory_seconds >= step.math_seconds else "compute",
+        mfu=None,
+        gpu_hours=hours,
+        items=(Item("one decode step", step.flops, "Σ 2·MAC", {}, "matrix products on the tape"),),
+        peak=peak,
+        peak_dtype=dtype,
+        flops_per_step=step.flops,
+        flops_per_token_full=step.flops / batch,
+        six_nd_per_token=2 * model.active_params,
+        decode=step,
+        prefill_seconds=prefill,
+        critical_batch=weights / matmul_seconds,
+        critical_batch_with_cache=crossing,
+        notes=notes,
+    )
 
 
 def _forward(model: Model, work: Work) -> Any:

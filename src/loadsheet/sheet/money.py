@@ -37,7 +37,10 @@ def money(compute: Compute, price: Price, gpus: int) -> Money:
     mid = compute.step_seconds.mid
     rate = compute.tokens_per_second
     spread = Estimate(
-        rate * mid / compute.step_seconds.high, rate, rate * mid / compute.step_seconds.low, compute.step_seconds.reason
+        rate * mid / compute.step_seconds.high,
+        rate,
+        rate * mid / compute.step_seconds.low,
+        compute.step_seconds.reason,
     )
     each = cost_per_million_tokens(spread, gpus, price)
     return Money(price, compute.gpu_hours, cost, each)

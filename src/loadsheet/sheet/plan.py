@@ -24,7 +24,9 @@ from loadsheet.sheet.money import Money, money
 
 SCHEMA = 1
 #: options of other tools' users that mean a split over GPUs; they are not modelled yet and must not pass
-SHARDING = frozenset({"tp", "pp", "cp", "ep", "dp", "zero", "fsdp", "sharding", "tensor_parallel", "pipeline_parallel"})
+SHARDING = frozenset(
+    {"tp", "pp", "cp", "ep", "dp", "zero", "fsdp", "sharding", "tensor_parallel", "pipeline_parallel"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,13 @@ class Sheet:
     """The whole answer. `remedies` and `capacity` plan again, so they are made when asked for."""
 
     def __init__(
-        self, model: Model, recipe: Recipe, gpu: Gpu, gpus: int, price: Price | None, options: Mapping[str, Any]
+        self,
+        model: Model,
+        recipe: Recipe,
+        gpu: Gpu,
+        gpus: int,
+        price: Price | None,
+        options: Mapping[str, Any],
     ) -> None:
         self.model, self.recipe, self.gpu, self.gpus, self.price = model, recipe, gpu, gpus, price
         self.options = dict(options)
@@ -111,9 +119,16 @@ class Sheet:
         found: list[str] = []
         limit = self.model.max_length
         if limit is not None and self.recipe.seq > limit:
-            found.append(f"seq: {self.recipe.seq:,} is beyond the {limit:,} tokens that {self.model.name} was made for")
+            found.append(
+                f"seq: {self.recipe.seq:,} is beyond the {limit:,} tokens that {self.model.name} was made for"
+            )
         stored = self.model.stored
-        if stored is not None and stored.complete and stored.format == "safetensors" and stored.params != self.model.params:
+        if (
+            stored is not None
+            and stored.complete
+            and stored.format == "safetensors"
+            and stored.params != self.model.params
+        ):
             found.append(
                 f"the file holds {stored.params:,} elements, its config.json describes {self.model.params:,} parameters"
             )
@@ -200,10 +215,10 @@ def plan(
 
     Raises UnknownModel, UnknownGpu, UnknownKey with the nearest names; BadInput for senseless values.
     """
-    for name in options:
+    for name, value in options.items():
         if name in SHARDING:
             raise BadInput(
-                f"{name}: got {shorten(options[name])}, expected no sharding: only replicas are modelled so far",
+                f"{name}: got {shorten(value)}, expected no sharding: only replicas are modelled so far",
                 "leave it out; remedies print the floor 16·N/n of model states split over n GPUs",
             )
     hardware = find_gpu(gpu)

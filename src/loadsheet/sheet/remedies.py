@@ -17,6 +17,7 @@ _RANK = {"fits": 0, "tight": 1, "pointer": 2, "does_not_fit": 3}
 #: effort of a combination: more than any single change that keeps the task, less than giving the task up
 _COMBINED = 50
 _GIVES_UP = 100
+_WORTH = 0.01  # a change that saves less of the peak is not worth a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,11 @@ def remedies(sheet: Any) -> tuple[Remedy, ...]:
             continue  # a change that this model cannot take (rank beyond its width, ...)
         weight = effort if set(options) <= _KEEPS else _GIVES_UP + effort
         found.append(
-            Remedy(change, probe.verdict(peak), before - peak.mid, costs, peak, tuple(options.items()), weight)
+            Remedy(
+                change, probe.verdict(peak), before - peak.mid, costs, peak, tuple(options.items()), weight
+            )
         )
-    useful = [r for r in found if r.saves_bytes > 0]
+    useful = [r for r in found if r.saves_bytes >= _WORTH * before or r.verdict == "fits"]
     combined = _combination(sheet, probe, useful, before)
     if combined is not None:
         useful.append(combined)
@@ -76,9 +79,10 @@ def _training_candidates(sheet: Any, r: Training) -> Iterator[tuple[str, str, di
     if r.batch > 1:
         rounds = r.batch * r.accumulation
         yield (
-            f"--batch 1 --accumulation {rounds}", "the same step from smaller, less efficient pieces",
+            f"--batch 1 --accumulation {rounds}",
+            "the same step from smaller, less efficient pieces",
             {"batch": 1, "accumulation": rounds},
-        )  # fmt: skip
+        )
     if r.execution.loss != "fused":
         yield "--loss fused", "a fused loss kernel (Liger)", {"loss": "fused"}
     if r.execution.recompute != "full":
@@ -87,7 +91,11 @@ def _training_candidates(sheet: Any, r: Training) -> Iterator[tuple[str, str, di
     if r.optimizer in ("adam", "adamw"):
         yield "--optimizer adamw-8bit", "optimizer states in 8 bits", {"optimizer": "adamw-8bit"}
     if r.task == "train" and r.precision not in ("pure-bf16",):
-        yield "--precision pure-bf16", "no fp32 copy: small updates are rounded away", {"precision": "pure-bf16"}
+        yield (
+            "--precision pure-bf16",
+            "no fp32 copy: small updates are rounded away",
+            {"precision": "pure-bf16"},
+        )
     if r.seq > 1024:
         yield f"--seq {r.seq // 2}", "half the context", {"seq": r.seq // 2}
     if r.task == "train":
@@ -141,21 +149,33 @@ def _combination(sheet: Any, probe: Probe, found: list[Remedy], before: float) -
     keeping = [r for r in found if set(dict(r.options)) <= _KEEPS]
     if any(r.verdict == "fits" for r in keeping):
         return None
-    options: dict[str, Any] = {}
-    names: list[str] = []
+    chosen: list[Remedy] = []
     for remedy in keeping:
-        own = dict(remedy.options)
-        if any(key in options for key in own):
-            continue
-        options.update(own)
-        names.append(remedy.change)
-        peak = probe.peak(**options)
-        if len(names) > 1 and probe.verdict(peak) == "fits":
-            return Remedy(
-                " ".join(names), "fits", before - peak.mid, "all of these together", peak, tuple(options.items()),
-                _COMBINED,
-            )  # fmt: skip
-    return None
+        if not any(key in dict(c.options) for c in chosen for key in dict(remedy.options)):
+            chosen.append(remedy)
+            if len(chosen) > 1 and probe.verdict(probe.peak(**_together(chosen))) == "fits":
+                break
+    else:
+        return None
+    for remedy in tuple(chosen):  # leave out what the others make needless
+        fewer = [c for c in chosen if c is not remedy]
+        if len(fewer) > 1 and probe.verdict(probe.peak(**_together(fewer))) == "fits":
+            chosen = fewer
+    options = _together(chosen)
+    peak = probe.peak(**options)
+    return Remedy(
+        " ".join(c.change for c in chosen),
+        "fits",
+        before - peak.mid,
+        "all of these together",
+        peak,
+        tuple(options.items()),
+        _COMBINED,
+    )
+
+
+def _together(chosen: list[Remedy]) -> dict[str, Any]:
+    return {key: value for remedy in chosen for key, value in remedy.options}
 
 
 def _hardware(sheet: Any) -> list[Remedy]:
@@ -170,13 +190,22 @@ def _hardware(sheet: Any) -> list[Remedy]:
     if n > 1:
         each = states / n
         how, what = ("ZeRO-3 or FSDP", "model states") if training else ("tensor parallelism", "weights")
-        more = "gathered layers and buffers come on top" if training else "the cache and activations are split too"
+        more = (
+            "gathered layers and buffers come on top"
+            if training
+            else "the cache and activations are split too"
+        )
         out.append(
             Remedy(
-                f"{n} GPUs with {how}", "pointer", states - each,
-                f"{what} {format_bytes(states)} / {n} = {format_bytes(each)} each; {more}", None, (), 60,
+                f"{n} GPUs with {how}",
+                "pointer",
+                states - each,
+                f"{what} {format_bytes(states)} / {n} = {format_bytes(each)} each; {more}",
+                None,
+                (),
+                60,
             )
-        )  # fmt: skip
+        )
     larger = sorted(
         (g for g in all_gpus() if g.memory_usable_bytes >= peak.high and g.vendor == sheet.gpu.vendor),
         key=lambda g: (g.memory_usable_bytes, g.id),
@@ -185,8 +214,13 @@ def _hardware(sheet: Any) -> list[Remedy]:
         best = larger[0]
         out.append(
             Remedy(
-                f"--gpu {best.id}", "fits", 0.0, f"{format_bytes(best.memory_usable_bytes, 1)} usable: holds it as it is",
-                peak, (("gpu", best.id),), 60,
+                f"--gpu {best.id}",
+                "fits",
+                0.0,
+                f"{format_bytes(best.memory_usable_bytes, 1)} usable: holds it as it is",
+                peak,
+                (("gpu", best.id),),
+                60,
             )
-        )  # fmt: skip
+        )
     return out

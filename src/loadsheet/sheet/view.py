@@ -6,11 +6,17 @@ from typing import Any
 
 from loadsheet.ledger import Item, Ledger
 from loadsheet.memory.terms import Instant
-from loadsheet.recipe import Training
+from loadsheet.recipe import Training, bytes_per_parameter
 from loadsheet.text import columns, explain, gib_range, wrap
 from loadsheet.units import (
-    GIB, format_bytes, format_duration, format_money, format_number, format_params, format_si, gib,
-)  # fmt: skip
+    GIB,
+    format_bytes,
+    format_duration,
+    format_money,
+    format_params,
+    format_si,
+    gib,
+)
 
 VERDICTS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT"}
 
@@ -69,17 +75,21 @@ def verdict_line(sheet: Any) -> str:
     return f"{text}.   Worst instant: {m.worst.name}."
 
 
-#: instants that share one column: of the two block instants, the higher one is shown
-_SHORT = {
-    "end of forward": "end of forward", "backward of the loss": "backward of loss",
-    "backward of the last block": "backward, last block", "backward of the first block": "backward, first block",
-    "optimizer step": "optimizer step", "prefill": "prefill", "decode": "decode",
+#: the two lines above an instant's column
+_HEADS = {
+    "end of forward": ("end of", "forward"), "backward of the loss": ("backward,", "loss"),
+    "backward of the last block": ("backward,", "last block"),
+    "backward of the first block": ("backward,", "first block"),
+    "optimizer step": ("optimizer", "step"), "prefill": ("", "prefill"), "decode": ("", "decode"),
 }  # fmt: skip
+_AROUND = ("CUDA context", "allocator", "NCCL buffers")
+_LONGEST_FORMULA = 14  # a longer one stands below the table
 
 
 def _shown_instants(sheet: Any) -> list[Instant]:
-    shown = [i for i in sheet.memory.instants if i.name in _SHORT]
-    blocks = [i for i in shown if i.name.startswith("backward of the") and "block" in i.name]
+    """The instants that get a column: of the two block instants, the higher one."""
+    shown = [i for i in sheet.memory.instants if i.name in _HEADS]
+    blocks = [i for i in shown if i.name.endswith("block")]
     if len(blocks) == 2:
         lower = min(blocks, key=lambda i: i.total.mid)
         shown = [i for i in shown if i is not lower]
@@ -89,52 +99,68 @@ def _shown_instants(sheet: Any) -> list[Instant]:
 def memory_table(sheet: Any, width: int) -> list[str]:
     """Rows: items; columns: instants, in GiB. On a narrow terminal, the worst instant alone."""
     instants = _shown_instants(sheet)
-    lines = columns(_rows(sheet, instants, formulas=True))
+    lines = columns(_rows(sheet, instants))
     if max(map(len, lines)) > width:
-        lines = columns(_rows(sheet, instants, formulas=False))
-    if max(map(len, lines)) > width:
-        lines = columns(_rows(sheet, [sheet.memory.worst], formulas=False))
-    out = [line[:width] for line in lines]
+        instants = [sheet.memory.worst]
+        lines = columns(_rows(sheet, instants))
+    out = [line[:width].rstrip() for line in lines]
     if isinstance(sheet.recipe, Training):
-        states = sheet.memory.account.model_states
-        out.append(f"(model states {_states_formula(sheet)} = {gib(states.estimate.mid)} GiB)")
+        out += wrap(f"model states: {_states(sheet)}", width, "  ")
+    for name, text in _long_formulas(instants):
+        out += wrap(f"{name}: {text}", width, "  ")
     return [*out, ""]
 
 
-def _states_formula(sheet: Any) -> str:
-    """16·N where all states belong to the trained weights."""
-    from loadsheet.recipe import bytes_per_parameter
-
-    r = sheet.recipe
+def _states(sheet: Any) -> str:
+    """What the states add up to, per parameter and in all."""
+    r, account = sheet.recipe, sheet.memory.account.model_states
+    total = gib(account.estimate.mid)
+    n = sheet.model.params
     if r.task != "train":
-        return "of frozen weights and adapters"
-    each = sum(bytes_per_parameter(r.precision, r.optimizer).values())
-    text = f"{each:g}·N, N = {sheet.model.params:,},"
-    return text if r.optimizer != "adamw-8bit" else text + " and the constants of 8-bit states"
+        return f"{total} GiB, gradients of the adapters included; N = {n:,} parameters, N_a trained"
+    each = bytes_per_parameter(r.precision, r.optimizer)
+    parts = " + ".join(f"{value:g} {name}" for name, value in each.items() if value)
+    more = ", and the constants of 8-bit blocks" if r.optimizer == "adamw-8bit" else ""
+    return f"{parts} = {sum(each.values()):g} bytes per parameter, × N = {n:,}{more}: {total} GiB"
 
 
-def _rows(sheet: Any, instants: list[Instant], *, formulas: bool) -> list[list[str]]:
-    names: list[str] = []
+def _rows(sheet: Any, instants: list[Instant]) -> list[list[str]]:
+    names: dict[str, None] = {}
     for instant in instants:
-        for item in instant.items:
-            if item.name not in names:
-                names.append(item.name)
-    order = {name: i for i, name in enumerate(names)}
-    last = {"CUDA context": 1, "allocator": 2, "NCCL buffers": 3}
-    names.sort(key=lambda n: (last.get(n, 0), order[n]))
-    head = ["GiB", *(["formula"] if formulas else []), *(_SHORT.get(i.name, i.name) for i in instants)]
-    rows = [head]
+        names.update(dict.fromkeys(item.name for item in instant.tensors.items))
+    names.update(dict.fromkeys(_AROUND))
+    heads = [_HEADS.get(i.name, ("", i.name)) for i in instants]
+    rows = [["GiB", *(h[1] for h in heads)]]
+    if any(h[0] for h in heads):
+        rows.insert(0, ["", *(h[0] for h in heads)])
     for name in names:
-        cells = [name]
         found = [next((x for x in i.items if x.name == name), None) for i in instants]
         if all(x is None or x.estimate.high < 0.005 * GIB for x in found):
             continue
-        if formulas:
-            cells.append(_formula(next(x for x in found if x is not None)))
-        rows.append(cells + ["–" if x is None else _cell(x) for x in found])
-    total = ["device must hold", *([""] if formulas else [])]
-    rows.append(total + [gib_range(i.total) for i in instants])
+        text = _formula(max((x for x in found if x is not None), key=lambda x: x.estimate.mid))
+        label = f"{name}  {text}" if text and len(text) <= _LONGEST_FORMULA else name
+        rows.append([label, *("–" if x is None else _cell(x) for x in found)])
+    rows.append(["device must hold", *(gib_range(i.total) for i in instants)])
     return rows
+
+
+def _long_formulas(instants: list[Instant]) -> list[tuple[str, str]]:
+    """(name, formula with the numbers put in) of the rows whose formula has no place in the table."""
+    out: dict[str, str] = {}
+    for instant in sorted(instants, key=lambda i: -i.total.mid):
+        for item in instant.tensors.items:
+            if (
+                item.name == "gradients"
+                or item.estimate.high < 0.005 * GIB
+                or len(_formula(item)) <= _LONGEST_FORMULA
+            ):
+                continue
+            if item.formula[0] and item.formula[1]:
+                out.setdefault(item.name, item.working)
+            for child in item.children:
+                if child.formula[1]:
+                    out.setdefault(item.name if len(item.children) == 1 else child.name, child.working)
+    return list(out.items())
 
 
 def _cell(item: Item) -> str:
@@ -143,22 +169,21 @@ def _cell(item: Item) -> str:
 
 
 def _formula(item: Item) -> str:
-    """The expression alone; of an item with children, the first child's if they all share it."""
-    text = item.formula[0]
-    if not text and item.children:
-        texts = {child.formula[0] for child in item.children}
-        text = texts.pop() if len(texts) == 1 else " + ".join(c.name for c in item.children)
-        if len(item.children) == 2 and item.name == "optimizer states" and text == "b·N":
-            text = "2·b·N"
-    if "b·N" in text:
-        size = (item.formula[1] or (item.children[0].formula[1] if item.children else {})).get("b")
-        if size is not None:
-            text = text.replace("b·N", f"{size:g}·N") if not text.startswith("2·b") else f"{2 * size:g}·N"
-    if text == "g·N":
-        text = f"{item.formula[1]['g']:g}·N"
-    if text.startswith("c·B·T·V"):
-        text = text.replace("c", format_number(item.formula[1]["c"]), 1)
-    return text if len(text) <= 44 else text[:43] + "…"
+    """An item's expression with its bytes per element put in: 2·N; children of one kind are added up."""
+    expression, operands = item.formula
+    if not expression and item.children:
+        formulas = [child.formula for child in item.children]
+        if len({f[0] for f in formulas}) > 1:
+            return " + ".join(child.name for child in item.children)
+        expression, operands = formulas[0]
+        if "b" in operands:
+            operands = {**operands, "b": sum(f[1]["b"] for f in formulas)}
+    for name in ("b", "g"):
+        if name in operands and expression.startswith(f"{name}·"):
+            return f"{operands[name]:g}{expression[len(name) :]}"
+    if expression.startswith("c·B·T·V"):
+        return f"{operands['c']}·B·T·V + …"
+    return expression if operands else ""
 
 
 def _remedies(sheet: Any, width: int) -> list[str]:
@@ -189,17 +214,25 @@ def _holds(sheet: Any, width: int) -> list[str]:
     c = sheet.capacity
     r = sheet.recipe
     parts = [
-        f"at {r.seq:,} tokens the largest batch is {c.largest_batch:,}" if c.largest_batch
+        f"at {r.seq:,} tokens the largest batch is {c.largest_batch:,}"
+        if c.largest_batch
         else f"at {r.seq:,} tokens no batch fits",
-        f"at batch {r.batch:,} the longest sequence is {c.longest_seq:,}" if c.longest_seq
+        f"at batch {r.batch:,} the longest sequence is {c.longest_seq:,}{_beyond(sheet)}"
+        if c.longest_seq
         else f"at batch {r.batch:,} no length fits",
-    ]  # fmt: skip
+    ]
     lines = wrap("Here " + "; ".join(parts) + ".", width, "  ")
-    uses = [f"{use}: {name} ({format_params(n)})" if name else f"{use}: none" for use, name, n in c.largest_presets]
+    uses = [
+        f"{use}: {name} ({format_params(n)})" if name else f"{use}: none"
+        for use, name, n in c.largest_presets
+    ]
     lines += wrap(
         f"Largest presets on one {sheet.gpu.id} (batch {c.at[0]}, {c.at[1]:,} tokens, recompute full when training): "
-        + "; ".join(uses) + ".", width, "  ",
-    )  # fmt: skip
+        + "; ".join(uses)
+        + ".",
+        width,
+        "  ",
+    )
     sizes = sheet.checkpoint_bytes
     text = f"Checkpoint {format_bytes(sizes['weights'])} of weights"
     if "resume" in sizes:
@@ -207,18 +240,28 @@ def _holds(sheet: Any, width: int) -> list[str]:
     return [*lines, *wrap(text + ".", width, "  "), ""]
 
 
+def _beyond(sheet: Any) -> str:
+    limit = sheet.model.max_length
+    return f" (the model was made for {limit:,})" if limit and sheet.capacity.longest_seq > limit else ""
+
+
 def _compute(sheet: Any, width: int) -> list[str]:
     c = sheet.compute
     if isinstance(sheet.recipe, Training):
         lines = wrap(
             f"Time   {c.flops_per_step:.3g} FLOP per step ({c.flops_per_token:.3g} per token, causal; "
-            f"{c.flops_per_token_full:.3g} with attention in full; 6·N = {c.six_nd_per_token:.3g}), at MFU {c.mfu:.0%}"
+            f"{c.flops_per_token_full:.3g} with attention in full; {_rule(sheet)}), at MFU {c.mfu:.0%}"
             f"{_star(sheet, 'mfu')} of {format_si(c.peak, 'FLOP/s', 1)} {c.peak_dtype}: "
             f"{format_duration(c.step_seconds.mid)} ({_span(c.step_seconds)}), {c.tokens_per_second:,.0f} tokens/s",
-            width, "       ",
-        )  # fmt: skip
+            width,
+            "       ",
+        )
         if c.recomputed_share:
-            lines += wrap(f"       recomputation adds {c.recomputed_share:.0%} to the FLOPs and to the time", width, "       ")
+            lines += wrap(
+                f"       recomputation adds {c.recomputed_share:.0%} to the FLOPs and to the time",
+                width,
+                "       ",
+            )
     else:
         lines = _serving_time(sheet, width)
     if c.gpu_hours is not None:
@@ -231,6 +274,12 @@ def _compute(sheet: Any, width: int) -> list[str]:
     elif isinstance(sheet.recipe, Training):
         lines += wrap("Hours  give --tokens for GPU hours", width, "       ")
     return lines
+
+
+def _rule(sheet: Any) -> str:
+    """The rule of thumb beside the exact count: 6·N, or 4·N where the weights are frozen."""
+    n = sheet.model.active_params
+    return f"6·N = {6 * n:.3g}" if sheet.recipe.task == "train" else f"frozen weights: 4·N = {4 * n:.3g}"
 
 
 def _span(value: Any) -> str:
@@ -247,27 +296,33 @@ def _serving_time(sheet: Any, width: int) -> list[str]:
         f"{format_bytes(d.cache_bytes)} of cache in {format_duration(d.cache_seconds)}, computes "
         f"{d.flops:.3g} FLOP in {format_duration(d.math_seconds)}: bound by {c.bound_by}, {d.intensity:.3g} FLOP per "
         f"byte where the GPU has {d.peak / d.bandwidth:.0f}.",
-        width, "       ",
-    )  # fmt: skip
+        width,
+        "       ",
+    )
     lines += wrap(
         f"       A step takes at best {format_duration(d.lower)}, {d.batch / d.lower:,.0f} tokens/s (weights alone: "
         f"{format_duration(d.weight_seconds)}, {d.batch / d.weight_seconds:,.0f}); as measured elsewhere "
         f"{format_duration(c.step_seconds.mid)} – {format_duration(c.step_seconds.high)}.",
-        width, "       ",
-    )  # fmt: skip
+        width,
+        "       ",
+    )
     crossing = (
-        f"{c.critical_batch_with_cache:,.0f} with caches of this length" if c.critical_batch_with_cache is not None
+        f"{c.critical_batch_with_cache:,.0f} with caches of this length"
+        if c.critical_batch_with_cache is not None
         else "never with caches of this length: each sequence reads longer than it computes"
-    )  # fmt: skip
+    )
     lines += wrap(
         f"       Computing takes as long as reading at batch {c.critical_batch:,.0f} (weights only); {crossing}.",
-        width, "       ",
-    )  # fmt: skip
+        width,
+        "       ",
+    )
     p = c.prefill_seconds
     lines += wrap(
         f"Prefill of one prompt of {sheet.recipe.seq:,} tokens: {format_duration(p.mid)} "
-        f"({format_duration(p.low)} – {format_duration(p.high)})", width, "       ",
-    )  # fmt: skip
+        f"({format_duration(p.low)} – {format_duration(p.high)})",
+        width,
+        "       ",
+    )
     return lines
 
 
@@ -311,7 +366,10 @@ def working(sheet: Any, width: int) -> list[str]:
 def _footnotes(sheet: Any, width: int, *, explained: bool) -> list[str]:
     if not sheet.recipe.defaulted:
         return []
-    hidden = sorted(sheet.recipe.defaulted - {"task", "batch", "seq", "precision", "optimizer", "stack", "mfu", "weights", "kv", "rank"})
+    hidden = sorted(
+        sheet.recipe.defaulted
+        - {"task", "batch", "seq", "precision", "optimizer", "stack", "mfu", "weights", "kv", "rank"}
+    )
     text = "* defaulted"
     if hidden:
         values = {**sheet.recipe.to_json(), **sheet.recipe.to_json().get("execution", {})}

@@ -179,7 +179,6 @@ def opt(c: Config) -> Model:
         )
         mlp = MLP(d, s.intermediate_size, s.activation, bias=bias, names=("fc1", "fc2"))
         first, second = Norm(d, norm), Norm(d, norm)
-        place = {"norm_1": first, "norm_2": second} if before else {"post_1": first, "post_2": second}
         labels = ("self_attn_layer_norm", "final_layer_norm")
         return Block(
             mixer,
@@ -187,7 +186,10 @@ def opt(c: Config) -> Model:
             dropout=dropout,
             names=("self_attn", ""),
             norm_names=(*labels, "", "") if before else ("", "", *labels),
-            **place,
+            norm_1=first if before else None,
+            norm_2=second if before else None,
+            post_1=None if before else first,
+            post_2=None if before else second,
         )
 
     extras: list[tuple[str, Layer]] = [

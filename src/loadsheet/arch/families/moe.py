@@ -1,4 +1,4 @@
-"""Mixtures of experts with ordinary attention: Mixtral, Qwen MoE, OLMoE, Granite MoE, Phi MoE, gpt-oss, Llama 4."""
+"""Mixtures of experts with ordinary attention: Mixtral, Qwen, OLMoE, Granite, Phi, gpt-oss, Llama 4."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from loadsheet.arch.families.parts import (
 from loadsheet.arch.layers.base import Linear
 from loadsheet.arch.layers.mlp import Experts, GatedMLP, MoE, Router
 from loadsheet.arch.model import Block, Model
-
 
 #: names of the number of routed experts; the classes take any of them for their own
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -52,7 +51,7 @@ def mixtral(c: Config) -> Model:
     """Mixtral: every block's MLP is a mixture."""
     s = read_sizes(c, kv_heads="error")
     experts, k = expert_counts(c, "num_local_experts")
-    keys = [(optional_window(c), None)] * s.num_layers
+    keys: list[Reach] = [(optional_window(c), None)] * s.num_layers
 
     def block(reach: Reach) -> Block:
         mlp = MoE(Router(s.hidden_size, experts), routed(s, s.intermediate_size, experts, k))
@@ -87,7 +86,7 @@ def qwen_moe(c: Config) -> Model:
     width = c.size("moe_intermediate_size")
     shared_width = c.size("shared_expert_intermediate_size") if second else 0
     bias = c.flag("qkv_bias", default=True) if second else c.flag("attention_bias", default=False)
-    windows = [(qwen_window(c), None)] * s.num_layers
+    windows: list[Reach] = [(qwen_window(c), None)] * s.num_layers
     if second:
         windows = qwen2_moe_windows(c, s)
     keys = list(zip(sparse_layers(c, s.num_layers), windows, strict=True))
@@ -142,7 +141,7 @@ def phimoe(c: Config) -> Model:
     s = read_sizes(c, kv_heads="error")
     experts, k = expert_counts(c, "num_local_experts")
     bias = c.flag("attention_bias", default=False)
-    keys = [(optional_window(c), None)] * s.num_layers
+    keys: list[Reach] = [(optional_window(c), None)] * s.num_layers
 
     def block(reach: Reach) -> Block:
         mlp = MoE(

@@ -83,9 +83,18 @@ class Attention(Layer):
             width = self.q_width + 2 * self.kv_width
             self.qkv = self.add(
                 names.qkv,
-                Linear(hidden_size, width, bias=bias, role="attention", symbol="qkv", tag=names.qkv, transposed=transposed),
+                Linear(
+                    hidden_size,
+                    width,
+                    bias=bias,
+                    role="attention",
+                    symbol="qkv",
+                    tag=names.qkv,
+                    transposed=transposed,
+                ),
             )
         else:
+
             def projection(name: str, width: int, symbol: str, has_bias: bool) -> Linear:
                 linear = Linear(hidden_size, width, bias=has_bias, role="attention", symbol=symbol, tag=name)
                 self.add(name, linear)
@@ -95,9 +104,17 @@ class Attention(Layer):
             self.q = projection(names.q, q_out, "q", bias)
             self.k = projection(names.k, self.kv_width, kv_symbol, kv_bias)
             self.v = projection(names.v, self.kv_width, kv_symbol, kv_bias)
-        self.o = self.add(
+        self.o: Linear = self.add(
             names.o,
-            Linear(self.q_width, hidden_size, bias=out_bias, role="attention", tag=names.o, tp="row", transposed=transposed),
+            Linear(
+                self.q_width,
+                hidden_size,
+                bias=out_bias,
+                role="attention",
+                tag=names.o,
+                tp="row",
+                transposed=transposed,
+            ),
         )
         self.kv_symbol = kv_symbol
         self.q_norm: Norm | None = None

@@ -150,7 +150,9 @@ class NormStyle:
 class Norm(Layer):
     """RMSNorm or LayerNorm over the last `width` numbers (`groups` of them per row for q/k norms)."""
 
-    def __init__(self, width: int, style: NormStyle, *, groups: int = 1, shape: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, width: int, style: NormStyle, *, groups: int = 1, shape: tuple[int, ...] | None = None
+    ) -> None:
         super().__init__()
         self.style, self.groups = style, groups
         self.numel = 0

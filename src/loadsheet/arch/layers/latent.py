@@ -30,16 +30,28 @@ class LatentAttention(Layer):
     ) -> None:
         super().__init__()
         style = norm_style or NormStyle()
-        self.heads, self.kv_lora_rank, self.rope_dim, self.value_dim = heads, kv_lora_rank, rope_dim, value_dim
+        self.heads, self.kv_lora_rank, self.rope_dim, self.value_dim = (
+            heads,
+            kv_lora_rank,
+            rope_dim,
+            value_dim,
+        )
         self.key_dim = nope_dim + rope_dim
         self.nope_dim = nope_dim
         width = heads * self.key_dim
 
-        def linear(name: str, n_in: int, n_out: int, symbol: str, has_bias: bool = False, tp: str = "column") -> Linear:
+        def linear(
+            name: str, n_in: int, n_out: int, symbol: str, has_bias: bool = False, tp: str = "column"
+        ) -> Linear:
             layer = Linear(
-                n_in, n_out, bias=has_bias, role="attention", symbol=symbol, tag=name,
+                n_in,
+                n_out,
+                bias=has_bias,
+                role="attention",
+                symbol=symbol,
+                tag=name,
                 tp="row" if tp == "row" else "column" if tp == "column" else "replicated",
-            )  # fmt: skip
+            )
             self.add(name, layer)
             return layer
 
@@ -50,7 +62,9 @@ class LatentAttention(Layer):
             self.q_down = linear("q_a_proj", hidden_size, q_lora_rank, "c_q", bias, "replicated")
             self.q_norm: Norm = self.add("q_a_layernorm", Norm(q_lora_rank, style))
             self.q_up = linear("q_b_proj", q_lora_rank, width, "q")
-        self.kv_down = linear("kv_a_proj_with_mqa", hidden_size, kv_lora_rank + rope_dim, "c_kv", bias, "replicated")
+        self.kv_down = linear(
+            "kv_a_proj_with_mqa", hidden_size, kv_lora_rank + rope_dim, "c_kv", bias, "replicated"
+        )
         self.kv_norm: Norm = self.add("kv_a_layernorm", Norm(kv_lora_rank, style))
         self.kv_up = linear("kv_b_proj", kv_lora_rank, heads * (nope_dim + value_dim), "kv_b")
         self.o = linear("o_proj", heads * value_dim, hidden_size, "d", bias, "row")

@@ -73,10 +73,18 @@ class GatedMLP(Layer):
             self.gate: Linear = self.add(
                 gate, Linear(hidden_size, intermediate_size, bias=bias, symbol=symbol, tag=gate)
             )
-            self.up: Linear = self.add(up, Linear(hidden_size, intermediate_size, bias=bias, symbol=symbol, tag=up))
+            self.up: Linear = self.add(
+                up, Linear(hidden_size, intermediate_size, bias=bias, symbol=symbol, tag=up)
+            )
         self.down: Linear = self.add(
             down,
-            Linear(intermediate_size, hidden_size, bias=bias if down_bias is None else down_bias, tag=down, tp="row"),
+            Linear(
+                intermediate_size,
+                hidden_size,
+                bias=bias if down_bias is None else down_bias,
+                tag=down,
+                tp="row",
+            ),
         )
 
     def forward(self, x: Tensor, tape: Ops) -> Tensor:

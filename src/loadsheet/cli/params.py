@@ -1,0 +1,73 @@
+"""`loadsheet params`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from loadsheet.arch.model import Model
+from loadsheet.arch.read import model as find_model
+from loadsheet.cli.output import show, show_json
+from loadsheet.text import columns
+from loadsheet.units import format_bytes, format_params
+
+
+def summary(m: Model) -> dict[str, Any]:
+    """The JSON of the design, with what the file stores if the model came with its weights."""
+    out: dict[str, Any] = {
+        "model": m.name, "total": m.params, **m.split, "active": m.active_params, "matmul": m.matmul_params,
+        "tied": m.tied, "model_type": m.model_type, "source": m.source, "defaulted": list(m.defaulted),
+    }  # fmt: skip
+    if m.stored is not None:
+        out["stored"] = {"format": m.stored.format, "bytes": m.stored.nbytes}
+        if m.stored.complete:
+            out["stored"]["params"] = m.stored.params
+            out["stored"]["by_dtype"] = {
+                dtype: {"params": count, "bytes": size} for dtype, (count, size) in m.stored.by_dtype.items()
+            }
+    return out
+
+
+@click.command(name="params")
+@click.argument("model")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--tensors", is_flag=True, help="List every parameter with its shape.")
+def command(model: str, as_json: bool, tensors: bool) -> None:
+    """Exact parameters of MODEL, by part: a preset, config.json, folder, .safetensors or .gguf file.
+
+    A tied head is counted once. `active`: what one token uses (of routed experts only the chosen
+    ones). `matmul`: what multiplies activations; an embedding look-up does not, a tied head does.
+    """
+    m = find_model(model)
+    if as_json:
+        out = summary(m)
+        if tensors:
+            out["tensors"] = [
+                {"name": p.name, "shape": list(p.shape), "role": p.role} for p in m.parameters()
+            ]
+        show_json(out)
+        return
+    if tensors:
+        for line in columns(
+            ([p.name, p.role, " × ".join(map(str, p.shape))] for p in m.parameters()), left=2
+        ):
+            show(line)
+        return
+    show(f"{m.name} ({m.model_type})   {m.params:,} parameters ({format_params(m.params)})")
+    rows = [["part", "parameters", "share"]]
+    rows += [[part, f"{n:,}", f"{n / m.params:.2%}"] for part, n in m.split.items() if n or part == "head"]
+    rows += [["total", f"{m.params:,}", ""], ["active per token", f"{m.active_params:,}", ""]]
+    rows.append(["in matrix products", f"{m.matmul_params:,}", ""])
+    for line in columns(rows):
+        show("  " + line)
+    show("  the head is the embedding, counted once" if m.tied else "  the head has its own weights")
+    if m.stored is not None:
+        show(f"  stored as {m.stored.format}: {format_bytes(m.stored.nbytes)}")
+        if m.stored.complete:
+            for dtype, (count, size) in m.stored.by_dtype.items():
+                show(f"    {dtype}: {count:,} numbers in {format_bytes(size)}")
+    if m.defaulted:
+        show("  missing in the config, so defaulted: " + ", ".join(m.defaulted))
+    if m.source:
+        show(f"  source: {m.source}")
