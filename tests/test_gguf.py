@@ -205,6 +205,7 @@ def raw_key(key: str | bytes, kind: int, rest: bytes) -> bytes:
 
 
 HUGE = struct.pack("<Q", 2**60)
+ONE_STRING = struct.pack("<QQ", 1, 1)  # its one letter is missing
 TWO_STRINGS = struct.pack("<QQ", 2, 2**62)  # the first of them far too long
 ZEROS = b"\0" * 4096
 ONE_BLOCK = raw_tensor("a", [16])  # 64 bytes of data
@@ -232,6 +233,7 @@ ONE_BLOCK = raw_tensor("a", [16])  # 64 bytes of data
         (gguf(raw_key("k", 9, b"\x08\0\0\0" + HUGE + ZEROS), keys=1), "the value of 'k'"),
         (gguf(raw_key("k", 9, b"\x0c\0\0\0" + HUGE + ZEROS), keys=1), "the value of 'k'"),
         (gguf(raw_key("k", 9, b"\x08\0\0\0" + TWO_STRINGS + ZEROS), keys=1), "the value of 'k'"),
+        (gguf(raw_key("k", 9, b"\x08\0\0\0" + ONE_STRING), keys=1), "the value of 'k'"),
         (gguf(raw_key("k", 9, b"\x09\0\0\0" + ZEROS), keys=1), "an array of type 9"),
         (gguf(raw_key("k", 7, b"\1") * 2, keys=2), "the key 'k' twice"),
         (gguf(raw_key("general.alignment", 4, b"\3\0\0\0"), ZEROS, keys=1), "a power of two"),
@@ -260,11 +262,16 @@ def test_gguf_lies(tmp_path: Path, data: bytes, words: str) -> None:
 
 
 def test_gguf_strings_without_end(tmp_path: Path) -> None:
-    """A billion empty strings that a sparse file really holds are too many, and refused at once."""
-    start = gguf(raw_key("k", 9, b"\x08\0\0\0" + struct.pack("<Q", 10**9)), keys=1)
-    path = written(tmp_path, "m.gguf", start)
-    os.truncate(path, 10**10)
-    cheaply(lambda: one_line_error(lambda: read_gguf(path)), seconds=1, mib=4)
+    """Millions of empty strings that a sparse file really holds are too many, and refused at once."""
+    for count, words in ((10**9, "a header of more than"), (5_000_000, "got 5,000,000 strings in arrays")):
+        start = gguf(raw_key("k", 9, b"\x08\0\0\0" + struct.pack("<Q", count)), keys=1)
+        path = written(tmp_path, "m.gguf", start)
+        os.truncate(path, 10**10)
+        refused(path, words)
+
+
+def refused(path: Path, words: str) -> None:
+    cheaply(lambda: one_line_error(lambda: read_gguf(path), words), seconds=1, mib=4)
 
 
 @FILE_FIXTURE

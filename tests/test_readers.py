@@ -60,7 +60,7 @@ def test_json_file_with_byte_order_mark(tmp_path: Path) -> None:
         ('{"a": 1}'.encode("utf-16"), "not UTF-8"),
         (b'{"a":' * 65 + b"1" + b"}" * 65, "nesting deeper than 64"),
         (b"[" * 8_000_000, "nesting deeper than 64"),
-        (b'"' + b'\\"' * 3_000_000, "unterminated string"),
+        (b'"' + b'[\\"' * 200_000, "unterminated string"),
         (b"[1, 2]", "an array at the top level"),
         (b"7", "a number at the top level"),
         (b'{"a": "tab\tinside"}', "invalid control character"),
@@ -84,7 +84,7 @@ def test_json_of_too_many_values(tmp_path: Path, item: bytes) -> None:
 
 def test_json_limits_are_met_exactly() -> None:
     """64 levels, 20 digits and the allowed number of values pass; signs inside strings do not count."""
-    assert parse_json(b"[" * 64 + b"]" * 64, "text") is not None
+    assert parse_json(b"[[]," + b"[" * 63 + b"]" * 63 + b"]", "text") is not None
     assert parse_json(b"-" + b"9" * 20, "text") == -(10**20) + 1
     assert parse_json(b"[1,2,3]", "text", max_values=4) == [1, 2, 3]
     with pytest.raises(BadFile, match="more than 3 values"):
@@ -160,6 +160,7 @@ def test_file_that_hides_its_size() -> None:
     """A regular file whose size is told as 0, as the kernel does for its own, is read up to the limit."""
     assert os.path.getsize("/proc/self/status") == 0
     one_line_error(lambda: load_json("/proc/self/status", limit=10), "got 11 bytes, expected at most 10")
+    one_line_error(lambda: load_json("/proc/self/mem"), "got input/output error")
 
 
 # --- safetensors -----------------------------------------------------------------------------------------
@@ -217,6 +218,7 @@ def entry(dtype: object = "F32", shape: object = (1,), offsets: object = (0, 4))
         ({"a": entry(shape=[True])}, "shape: got [True]"),
         ({"a": entry(shape=[2**63, 2])}, "a product below 2^64"),
         ({"a": entry(shape=[2**63, 4, 0], offsets=[0, 0])}, "a product below 2^64"),
+        ({"a": entry(shape=[0, 2**64], offsets=[0, 0])}, "a product below 2^64"),
         ({"a": entry(shape=[10**18] * 100_000)}, "a product below 2^64"),
         ({"a": entry(shape=[2])}, "got 4 bytes by its offsets, expected 8"),
         ({"a": entry(dtype="F4", shape=[3], offsets=[0, 1])}, "3 elements of 4 bits"),
