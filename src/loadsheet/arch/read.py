@@ -160,5 +160,11 @@ def _from_gguf(path: Path) -> Model:
 
     file = read_gguf(path)
     made = build(file.config(), _label(path), where=f"{path.name[:60]} metadata")
+    if made.params != file.model_params:
+        raise BadFile(
+            f"{shorten(path.name)}: got tensors of {file.model_params:,} parameters, expected the {made.params:,} "
+            "that its metadata describe",
+            "the file holds a structure that its metadata do not tell; give the model's config.json",
+        )
     made.stored = file.weights
     return made

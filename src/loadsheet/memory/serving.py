@@ -22,7 +22,7 @@ def weight_items(model: Model, recipe: Serving) -> Item:
     stay in 16 bits.
     """
     stored = model.stored
-    if stored is not None and "weights" in recipe.defaulted:
+    if stored is not None and serves_file(model, recipe):
         return Item("weights", stored.nbytes, "as stored in the file", {}, f"{stored.format} header", "exact")
     entry = pick("formats", recipe.weights, "weight format")
     n = model.params
@@ -53,12 +53,34 @@ def touched_bytes(model: Model, recipe: Serving, share: Any) -> Any:
     `share`: the part of the experts that the tokens at hand reach (1 for a dense model).
     """
     total = weight_items(model, recipe).amount
-    looked_up = 2 * model.looked_up_params
-    experts: Any = 0
+    if serves_file(model, recipe):
+        looked_up, experts = _stored_parts(model)
+        return total - looked_up - experts * (1 - share)
+    size = DTYPE_BYTES[recipe.weights] if recipe.weights in _PLAIN else 2
+    experts = 0
     for shape, active, count in model.quantisable_shapes:
         if active is not None:
-            experts = experts + count * sum(format_bytes_of(shape, recipe.weights, recipe.group))
-    return total - looked_up - experts * (1 - share)
+            experts += count * sum(format_bytes_of(shape, recipe.weights, recipe.group))
+    return total - size * model.looked_up_params - experts * (1 - share)
+
+
+def serves_file(model: Model, recipe: Serving) -> bool:
+    """Whether the weights are taken as their file stores them: no other format was asked for."""
+    return model.stored is not None and "weights" in recipe.defaulted
+
+
+_LOOKED_UP = ("token_embd.", "position_embd.", "embed_tokens.", "wte.", "wpe.", "embed_in.", "embed_positions.")
+
+
+def _stored_parts(model: Model) -> tuple[int, int]:
+    """(bytes of tables that are only looked up, bytes of routed experts) of the file, by tensor names."""
+    tensors = model.stored.tensors if model.stored is not None else ()
+    tied = ("token_embd.", "embed_tokens.", "wte.") if model.tied else ()
+    looked_up = sum(
+        t.nbytes for t in tensors if any(n in t.name for n in _LOOKED_UP) and not any(n in t.name for n in tied)
+    )
+    experts = sum(t.nbytes for t in tensors if "_exps." in t.name or ".experts." in t.name)
+    return looked_up, experts
 
 
 def _scale_text(entry: dict[str, Any], group: int) -> str:

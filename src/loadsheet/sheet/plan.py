@@ -197,6 +197,15 @@ class Sheet:
 
         return render(self, width=width, explain=explain)
 
+    def plot(self, path: str | None = None) -> Any:
+        """Bars of every instant against what the GPU has, as a matplotlib figure; saved if a path is given.
+
+        Needs the `plot` extra; LoadsheetError says so if it is not there.
+        """
+        from loadsheet.sheet.plot import draw
+
+        return draw(self, path)
+
     def __str__(self) -> str:
         return self.text()
 

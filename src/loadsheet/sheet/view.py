@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loadsheet.ledger import Item, Ledger
+from loadsheet.memory.serving import serves_file
 from loadsheet.memory.terms import Instant
 from loadsheet.recipe import Training, bytes_per_parameter
 from loadsheet.text import columns, explain, gib_range, wrap
@@ -52,7 +53,8 @@ def header(sheet: Any) -> str:
         if r.execution.recompute != "none":
             parts.append(f"recompute {r.execution.recompute}")
     else:
-        parts.append(f"weights {r.weights}{_star(sheet, 'weights')}, KV {r.kv}{_star(sheet, 'kv')}")
+        weights = "as stored" if serves_file(sheet.model, r) else r.weights + _star(sheet, "weights")
+        parts.append(f"weights {weights}, KV {r.kv}{_star(sheet, 'kv')}")
     size = f"batch {r.batch:,}{_star(sheet, 'batch')} × {r.seq:,}{_star(sheet, 'seq')} tokens"
     if isinstance(r, Training) and r.accumulation > 1:
         size += f" × {r.accumulation} accumulated"
