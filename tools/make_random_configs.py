@@ -133,7 +133,9 @@ def plain(*switches: str, windows: bool = False, square: bool = False) -> Callab
     return draw
 
 
-def alternating(*switches: str, windows: Callable[[Random], Draw] = window, **more: Any) -> Callable[[Random], Draw]:
+def alternating(
+    *switches: str, windows: Callable[[Random], Draw] = window, **more: Any
+) -> Callable[[Random], Draw]:
     """A family whose layers alternate between windows and full attention."""
 
     def draw(r: Random) -> Draw:
@@ -159,6 +161,7 @@ def without(draw: Callable[[Random], Draw], *keys: str) -> Callable[[Random], Dr
 
 
 def gpt2(r: Random) -> Draw:
+    """GPT-2 with its own names of the sizes."""
     config, heads = base(r), r.choice([1, 2, 3, 4])
     return {
         "n_embd": heads * config["head_dim"], "n_head": heads, "n_layer": config["num_hidden_layers"],
@@ -169,14 +172,20 @@ def gpt2(r: Random) -> Draw:
 
 
 def gpt_neox(r: Random) -> Draw:
+    """GPT-NeoX: no KV heads of its own."""
     config = plain("use_parallel_residual", "attention_bias", square=True)(r)
     del config["num_key_value_heads"]
     return config | {"hidden_dropout": r.choice([0.0, 0.1])}
 
 
 def opt(r: Random) -> Draw:
+    """OPT: norms before, after or nowhere, and perhaps a narrower embedding."""
     config = plain(
-        "do_layer_norm_before", "_remove_final_layer_norm", "enable_bias", "layer_norm_elementwise_affine", square=True
+        "do_layer_norm_before",
+        "_remove_final_layer_norm",
+        "enable_bias",
+        "layer_norm_elementwise_affine",
+        square=True,
     )(r)
     del config["num_key_value_heads"]
     width = r.choice([None, 24, config["hidden_size"]])
@@ -184,22 +193,26 @@ def opt(r: Random) -> Draw:
 
 
 def gemma3(r: Random) -> Draw:
+    """Gemma 3, with the older name of its pattern too."""
     pattern = {"sliding_window_pattern": r.choice([2, 3, 6])} if r.random() < 0.5 else {}
     return alternating("attention_bias", windows=some_window)(r) | pattern
 
 
 def cohere2(r: Random) -> Draw:
+    """Command R7B, with the older name of its pattern too."""
     pattern = {"sliding_window_pattern": r.choice([2, 3])} if r.random() < 0.5 else {}
     return alternating("attention_bias")(r) | pattern
 
 
 def deepseek(r: Random, *switches: str) -> Draw:
+    """Latent attention, some dense layers first."""
     config = plain("attention_bias", *switches)(r)
     del config["head_dim"]
     config["num_key_value_heads"] = config["num_attention_heads"]
     return config | experts(r, "n_routed_experts") | {
         "q_lora_rank": r.choice([None, 12, 40]), "kv_lora_rank": r.choice([8, 20]),
-        "qk_nope_head_dim": r.choice([8, 24]), "qk_rope_head_dim": r.choice([4, 8]), "v_head_dim": r.choice([8, 12, 40]),
+        "qk_nope_head_dim": r.choice([8, 24]), "qk_rope_head_dim": r.choice([4, 8]),
+        "v_head_dim": r.choice([8, 12, 40]),
         "moe_intermediate_size": r.choice([16, 33]), "n_shared_experts": r.choice([1, 2]),
         "first_k_dense_replace": r.randint(0, config["num_hidden_layers"]), "n_group": 1, "topk_group": 1,
     }  # fmt: skip
@@ -211,10 +224,12 @@ def mixture(key: str, *switches: str, windows: bool = False) -> Callable[[Random
 
 
 def gpt_oss(r: Random) -> Draw:
+    """gpt-oss: windows in some layers, and experts."""
     return alternating("attention_bias")(r) | experts(r, "num_local_experts")
 
 
 def llama4(r: Random) -> Draw:
+    """Llama 4 (text): where the mixtures are, and which layers have rotary positions and chunks."""
     config = plain("attention_bias")(r) | experts(r, "num_local_experts")
     layers = config["num_hidden_layers"]
     config |= {"intermediate_size_mlp": r.choice([40, 72]), "attention_chunk_size": r.choice([None, 16, 64])}
@@ -230,6 +245,7 @@ def llama4(r: Random) -> Draw:
 
 
 def qwen_moe(r: Random, *switches: str, **more: Any) -> Draw:
+    """Qwen with mixtures in some layers."""
     config = plain(*switches)(r) | experts(r, "num_experts") | qwen_window(r) | more
     layers = config["num_hidden_layers"]
     config["moe_intermediate_size"] = r.choice([16, 33])
@@ -238,6 +254,7 @@ def qwen_moe(r: Random, *switches: str, **more: Any) -> Draw:
 
 
 def qwen2_moe(r: Random) -> Draw:
+    """Qwen 1.5 and 2 with a shared expert."""
     config = qwen_moe(r, "qkv_bias", shared_expert_intermediate_size=r.choice([24, 50]))
     return config | layer_types(r, config, "sliding_attention", "full_attention")
 
@@ -272,7 +289,7 @@ DRAWS: dict[str, Callable[[Random], Draw]] = {
     "qwen2": alternating(windows=qwen_window),
     "qwen2_moe": qwen2_moe,
     "qwen3": alternating("attention_bias", windows=qwen_window),
-    "qwen3_moe": lambda r: without(lambda r: qwen_moe(r, "attention_bias"), "max_window_layers")(r),
+    "qwen3_moe": without(lambda r: qwen_moe(r, "attention_bias"), "max_window_layers"),
     "stablelm": plain("use_qkv_bias", "qk_layernorm", "use_parallel_residual"),
     "starcoder2": plain("use_bias", windows=True),
 }
@@ -289,7 +306,7 @@ def random_configs(model_type: str) -> list[Draw]:
         config = DRAWS[model_type](Random(f"{model_type}/{number}"))
         number += 1
         if number > 20 * COUNT:
-            raise RuntimeError(f"{model_type}: only {len(made)} of {number} drawn configurations could be built")
+            raise RuntimeError(f"{model_type}: only {len(made)} of {number} drawn ones could be built")
         if (result := attempt(model_type, config, run=True)) is not None:
             made.append({"config": {"model_type": model_type, **config}, **result})
     return made
@@ -328,17 +345,18 @@ def default_shapes(model_type: str) -> dict[str, Draw]:
 
 #: keys that describe the architecture; a configuration as saved holds many others
 KEPT = {
-    "model_type", "layer_types", "sliding_window", "hidden_size", "num_attention_heads", "num_key_value_heads",
-    "head_dim", "num_hidden_layers", "intermediate_size", "vocab_size", "max_position_embeddings",
-    "tie_word_embeddings", "n_embd", "n_head", "n_layer", "n_inner", "n_positions", "ffn_dim", "word_embed_proj_dim",
-    "do_layer_norm_before", "_remove_final_layer_norm", "enable_bias", "layer_norm_elementwise_affine",
-    "attention_bias", "mlp_bias", "qkv_bias", "use_qkv_bias", "use_bias", "lm_head_bias", "use_qk_norm", "qk_layernorm",
-    "use_parallel_residual", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
-    "moe_intermediate_size", "n_shared_experts", "n_routed_experts", "first_k_dense_replace", "num_local_experts",
-    "num_experts", "num_experts_per_tok", "shared_expert_intermediate_size", "decoder_sparse_step", "mlp_only_layers",
-    "intermediate_size_mlp", "interleave_moe_layer_step", "moe_layers", "no_rope_layers", "no_rope_layer_interval",
-    "attention_chunk_size", "use_sliding_window", "max_window_layers", "activation_function", "hidden_act",
-    "hidden_activation",
+    "model_type", "layer_types", "sliding_window", "hidden_size", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "num_hidden_layers", "intermediate_size", "vocab_size",
+    "max_position_embeddings", "tie_word_embeddings", "n_embd", "n_head", "n_layer", "n_inner",
+    "n_positions", "ffn_dim", "word_embed_proj_dim", "do_layer_norm_before", "_remove_final_layer_norm",
+    "enable_bias", "layer_norm_elementwise_affine", "attention_bias", "mlp_bias", "qkv_bias",
+    "use_qkv_bias", "use_bias", "lm_head_bias", "use_qk_norm", "qk_layernorm", "use_parallel_residual",
+    "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+    "moe_intermediate_size", "n_shared_experts", "n_routed_experts", "first_k_dense_replace",
+    "num_local_experts", "num_experts", "num_experts_per_tok", "shared_expert_intermediate_size",
+    "decoder_sparse_step", "mlp_only_layers", "intermediate_size_mlp", "interleave_moe_layer_step",
+    "moe_layers", "no_rope_layers", "no_rope_layer_interval", "attention_chunk_size", "use_sliding_window",
+    "max_window_layers", "activation_function", "hidden_act", "hidden_activation",
 }  # fmt: skip
 
 
@@ -354,7 +372,10 @@ def main(folder: Path) -> None:
     version = import_module("transformers").__version__
     source = f"transformers {version}, built on the meta device"
     import_module("transformers").logging.set_verbosity_error()
-    write(folder / "shapes.json.gz", {"source": source, "models": {kind: default_shapes(kind) for kind in sorted(DRAWS)}})
+    write(
+        folder / "shapes.json.gz",
+        {"source": source, "models": {kind: default_shapes(kind) for kind in sorted(DRAWS)}},
+    )
     configs = {kind: random_configs(kind) for kind in sorted(DRAWS)}
     first = {kind: spoiled(kind, made[0]["config"]) for kind, made in configs.items()}
     write(folder / "random_configs.json.gz", {"source": source, "configs": configs, "spoiled": first})

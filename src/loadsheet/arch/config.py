@@ -47,7 +47,7 @@ class Config:
             self.defaulted.append(keys[0])
             return default
         value = self.data[key]
-        limit = maximum if maximum is not None else LIMITS.get(keys[0], _DEFAULT_LIMIT)
+        limit = maximum or next((LIMITS[name] for name in keys if name in LIMITS), _DEFAULT_LIMIT)
         if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= limit:

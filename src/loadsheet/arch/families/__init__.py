@@ -67,7 +67,7 @@ def build(config: Mapping[str, Any], name: str = "", where: str = "config") -> M
     if kind is None:
         raise BadConfig(f"{where}.model_type: missing, expected the name of an architecture")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        close = nearest(str(kind), FAMILIES)
+        close = nearest(kind, FAMILIES) if isinstance(kind, str) else []
         raise UnsupportedArchitecture(
             f"{where}.model_type: got {shorten(kind)}, an architecture that is not known here",
             "nearest known: " + ", ".join(f"`{k}`" for k in close)

@@ -13,9 +13,9 @@ from loadsheet.arch.model import Block, Model
 from loadsheet.errors import UnsupportedArchitecture
 
 
-def _heads(c: Config, hidden: int, *keys: str) -> int:
+def _heads(c: Config, hidden: int, *keys: str, hidden_key: str = "hidden_size") -> int:
     heads: int = c.size(*keys)
-    c.divides(keys[0], heads, "hidden_size", hidden)
+    c.divides(keys[0], heads, hidden_key, hidden)
     return heads
 
 
@@ -26,10 +26,10 @@ def gpt2(c: Config) -> Model:
             f"{c.where}.add_cross_attention: cross-attention is not supported for `gpt2`"
         )
     d = c.size("n_embd", "hidden_size")
-    heads = _heads(c, d, "n_head", "num_attention_heads")
+    heads = _heads(c, d, "n_head", "num_attention_heads", hidden_key="n_embd")
     s = Sizes(
         hidden_size=d,
-        num_layers=c.size("n_layer", "num_hidden_layers", maximum=10_000),
+        num_layers=c.size("n_layer", "num_hidden_layers"),
         heads=heads,
         kv_heads=heads,
         head_dim=d // heads,

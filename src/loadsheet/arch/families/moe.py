@@ -194,7 +194,11 @@ def llama4(c: Config) -> Model:
     listed_rope = c.pattern("no_rope_layers", s.num_layers) if c.data.get("no_rope_layers") != [] else None
     rope = listed_rope or [int((i + 1) % every != 0) for i in range(s.num_layers)]
     kinds = reaches(
-        c, s.num_layers, lambda i: "chunked_attention" if rope[i] else "full_attention", None, chunk
+        c,
+        s.num_layers,
+        lambda i: "chunked_attention" if rope[i] else "full_attention",
+        chunk,
+        "chunked_attention",
     )
     keys = [(i in sparse, kinds[i], bool(rope[i])) for i in range(s.num_layers)]
 

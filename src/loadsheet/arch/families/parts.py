@@ -10,7 +10,7 @@ from loadsheet.arch.config import Config
 from loadsheet.arch.layers.base import Embedding, Layer, Linear, Norm, NormStyle
 from loadsheet.arch.layers.mlp import ACTIVATIONS
 from loadsheet.arch.model import Block, Model
-from loadsheet.errors import BadConfig
+from loadsheet.errors import BadConfig, shorten
 
 RMS = NormStyle("rms")
 LAYER_NORM = NormStyle("layer", bias=True)
@@ -98,22 +98,29 @@ def read_max_length(c: Config) -> int | None:
 
 
 def reaches(
-    c: Config, count: int, default: Callable[[int], str], window: int | None, chunk: int | None = None
+    c: Config,
+    count: int,
+    default: Callable[[int], str],
+    limit: int | None,
+    kind: Literal["sliding_attention", "chunked_attention"] = "sliding_attention",
 ) -> list[Reach]:
-    """How far each layer looks back, from `layer_types` or else from the family's default pattern."""
-    kinds = c.pattern("layer_types", count) or [default(i) for i in range(count)]
+    """How far each layer looks back, from `layer_types` or else from the family's default pattern.
+
+    `kind` is the family's name for layers that see at most `limit` tokens.
+    """
     table: dict[str, Reach] = {
         "full_attention": FULL,
-        "sliding_attention": (window, None),
-        "chunked_attention": (None, chunk),
+        "attention": FULL,  # its name in older files
+        kind: (limit, None) if kind == "sliding_attention" else (None, limit),
     }
-    for kind in kinds:
-        if kind not in table:
+    kinds = c.pattern("layer_types", count) or [default(i) for i in range(count)]
+    for found in kinds:
+        if not isinstance(found, str) or found not in table:
             raise BadConfig(
-                f"{c.where}.layer_types: got {kind!r:.60}, expected one of "
+                f"{c.where}.layer_types: got {shorten(found)}, expected one of "
                 + ", ".join(f"`{k}`" for k in table)
             )
-    return [table[kind] for kind in kinds]
+    return [table[found] for found in kinds]
 
 
 def optional_window(c: Config, default: int = 0, key: str = "sliding_window") -> int | None:
