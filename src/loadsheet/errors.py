@@ -26,8 +26,8 @@ class LoadsheetError(Exception):
     exit_code = 2
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(one_line(message))
-        self.hint = one_line(hint)
+        super().__init__(_cut(one_line(message)))
+        self.hint = _cut(one_line(hint))
 
 
 class BadInput(LoadsheetError):
@@ -80,6 +80,12 @@ class BadFile(LoadsheetError):
     """A file that is not what its name or header says."""
 
 
+def _cut(text: str, limit: int = 400) -> str:
+    """The text without its middle if it is too long: a message must not drown in what it was given."""
+    half = (limit - 1) // 2
+    return text if len(text) <= limit else f"{text[:half]}…{text[-half:]}"
+
+
 def one_line(text: str) -> str:
     """Collapse white space and drop control characters, so hostile text cannot break the terminal."""
     return " ".join("".join(c if c.isprintable() or c.isspace() else "?" for c in text).split())
@@ -97,15 +103,48 @@ def shorten(value: object, limit: int = 60) -> str:
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The known names that look most like `name`, best first; none if nothing comes near.
 
+    Case, spaces and the signs between words do not count; a name with words of its own around a known
+    one ("nvidia h100") finds it too.
+
     >>> nearest("h100", ["a100-sxm-80gb", "h100-sxm", "h100-pcie", "t4"])
     ['h100-sxm', 'h100-pcie']
+    >>> nearest("NVIDIA H100 SXM5", ["a100-sxm-80gb", "h100-sxm", "h100-pcie", "t4"])
+    ['h100-sxm', 'h100-pcie']
     """
-    import difflib
+    from difflib import SequenceMatcher
 
-    name = name[:100].lower()
-    known = list(known)
-    starts = [k for k in known if name and k.startswith(name)]
-    close = difflib.get_close_matches(name, known, n=count + len(starts), cutoff=0.55)
-    starts.sort(key=lambda k: (-difflib.SequenceMatcher(None, name, k).ratio(), k))
-    merged = starts + [k for k in close if k not in starts]
-    return merged[:count]
+    wanted, words = _squeeze(name[:100])
+    if not wanted:
+        return []
+    scored: list[tuple[float, str]] = []
+    matcher = SequenceMatcher(autojunk=False)
+    matcher.set_seq2(wanted)
+    for candidate in known:
+        text, parts = _squeeze(candidate)
+        matcher.set_seq1(text)
+        score = 0.0
+        if matcher.real_quick_ratio() >= _NEAR and matcher.quick_ratio() >= _NEAR:
+            score = matcher.ratio()
+        if text == wanted:
+            score = 4.0
+        elif text.startswith(wanted) or parts == words[: len(parts)]:
+            score = 2 + matcher.ratio()
+        elif shared := [w for w in words if w in parts and _telling(w)]:
+            score = max(score, 0.5 + matcher.ratio() / 2 + (parts[0] in shared))
+        if score >= _NEAR:
+            scored.append((-score, candidate))
+    return [candidate for _, candidate in sorted(scored)[:count]]
+
+
+_NEAR = 0.6
+
+
+def _telling(word: str) -> bool:
+    """Whether a word alone names something ("h100", "8x7b"), as no size does ("8b", "80gb")."""
+    return word.rstrip("abcdefghijklmnopqrstuvwxyz").strip(".0123456789") != "" and any(c.isdigit() for c in word)
+
+
+def _squeeze(name: str) -> tuple[str, list[str]]:
+    """A name in lower case without anything but letters and digits, and its words."""
+    words = "".join(c if c.isalnum() or c == "." else " " for c in name.lower()).split()
+    return "".join(words).replace(".", ""), words or [""]

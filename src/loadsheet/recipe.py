@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,16 @@ def tables() -> dict[str, Any]:
 def pick(table: str, name: str, kind: str) -> dict[str, Any]:
     """One entry of a table of the data file; UnknownKey with the nearest names if there is none."""
     entries = tables()[table]
-    if name not in entries:
-        raise UnknownKey(name, entries, kind)
+    _named(name, entries, kind)
     entry: dict[str, Any] = entries[name]
     return entry
+
+
+def _named(name: object, known: Iterable[str], kind: str) -> str:
+    """A name that is known; UnknownKey for any other, and for what is no string at all."""
+    if not isinstance(name, str) or name not in known:
+        raise UnknownKey(name, known, kind)
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +57,13 @@ class Precision:
         return "bf16" if self.autocast else self.weights
 
 
-@cache
 def precision(name: str) -> Precision:
-    """A precision by name."""
+    """A precision by name; UnknownKey if there is none."""
+    return _precision(_named(name, tables()["precisions"], "precision"))
+
+
+@cache
+def _precision(name: str) -> Precision:
     entry = pick("precisions", name, "precision")
     return Precision(
         name,
@@ -140,25 +152,58 @@ def _to_json(recipe: Recipe) -> dict[str, Any]:
 
 
 def whole(name: str, value: Any, minimum: int = 1, maximum: int = MAX_SIZE) -> int:
-    """A whole number in a range; BadInput otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+    """A whole number in a range, of any integer type; BadInput otherwise."""
+    try:
+        number = None if isinstance(value, bool) else index(value)
+    except TypeError:
+        number = None
+    if number is None or not minimum <= number <= maximum:
         raise BadInput(f"{name}: got {shorten(value)}, expected a whole number from {minimum} to {maximum:,}")
-    return value
+    return number
 
 
-def share(name: str, value: Any) -> float:
-    """A number above 0 and at most 1; BadInput otherwise."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise BadInput(f"{name}: got {shorten(value)}, expected a share above 0 and at most 1, such as 0.4")
+def share(name: str, value: Any, minimum: float = 0.0, below: float = 2.0) -> float:
+    """A number from `minimum` to 1 (and under `below`); BadInput otherwise."""
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not minimum <= value <= 1 or value >= below:
+        upper = "to below 1" if below <= 1 else "to 1"
+        raise BadInput(f"{name}: got {shorten(value)}, expected a number from {minimum:g} {upper}")
     return float(value)
 
 
+def flag(name: str, value: Any) -> bool:
+    """True or False; BadInput for anything else, as the text "no" would count as true."""
+    if not isinstance(value, bool):
+        raise BadInput(f"{name}: got {shorten(value)}, expected True or False")
+    return value
+
+
+def module_names(value: Any) -> frozenset[str]:
+    """Names from a collection of them, or from one string with commas; BadInput if there is none."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in (*names,)):
+        raise BadInput(f"targets: got {shorten(value)}, expected module names", _TARGETS)
+    found = frozenset(n.strip() for n in names if n.strip())
+    if not found:
+        raise BadInput("targets: got nothing, expected module names", _TARGETS)
+    return found
+
+
+_TARGETS = "such as q_proj,v_proj; leave it out for all linear layers of the blocks"
+_MIN_MFU = 1e-4  # less than one part in ten thousand of the peak is a typing error
+
+
 #: options that belong to one kind of task only
-ONLY_SERVE = {"weights", "kv", "group", "prefill_chunk"}
-ONLY_ADAPT = {"rank", "targets", "lora_dropout"}
-ONLY_QLORA = {"double_quant", "upcast"}
+ONLY_SERVE = frozenset({"weights", "kv", "group", "prefill_chunk"})
+ONLY_ADAPT = frozenset({"rank", "targets", "lora_dropout"})
+ONLY_QLORA = frozenset({"double_quant", "upcast"})
 EXECUTION = {"attention": ("eager", "sdpa", "flash"), "kernels": ("eager", "fused"),
              "loss": ("eager", "chunked", "fused"), "recompute": ("none", "selective", "full")}  # fmt: skip
+TRAINING = frozenset(EXECUTION) | {
+    "accumulation", "precision", "optimizer", "optimizer_form", "stack", "repeat_kv", "keep_gradients", "dropout",
+}  # fmt: skip
+#: options of every task
+COMMON = frozenset({"batch", "seq", "tokens", "mfu"})
 
 
 def recipe(*, task: str | None = None, max_length: int | None = None, **options: Any) -> Recipe:
@@ -169,10 +214,8 @@ def recipe(*, task: str | None = None, max_length: int | None = None, **options:
     """
     defaults = tables()["defaults"]
     given = {k: v for k, v in options.items() if v is not None}
-    defaulted = set() if task else {"task"}
-    task = task or defaults["task"]
-    if task not in TASKS:
-        raise UnknownKey(task, TASKS, "task")
+    defaulted = {"task"} if task is None else set()
+    task = _named(defaults["task"] if task is None else task, TASKS, "task")
     _check_belongs(task, given)
 
     def take(name: str, default: Any) -> Any:
@@ -188,7 +231,7 @@ def recipe(*, task: str | None = None, max_length: int | None = None, **options:
     if tokens is not None:
         tokens = whole("tokens", tokens, maximum=10**18)
     mfu = given.pop("mfu", None)
-    mfu = share("mfu", mfu) if mfu is not None else None
+    mfu = share("mfu", mfu, minimum=_MIN_MFU) if mfu is not None else None
     if mfu is None:
         defaulted.add("mfu")
     common = {"batch": batch, "seq": seq, "tokens": tokens, "mfu": mfu}
@@ -196,6 +239,8 @@ def recipe(*, task: str | None = None, max_length: int | None = None, **options:
         weights, kv = take("weights", defaults["weights"]), take("kv", defaults["kv"])
         pick("formats", weights, "weight format")
         pick("kv_formats", kv, "KV cache format")
+        if "group" in given and weights != "int4":
+            raise BadInput(f"group: got {shorten(given['group'])}, expected only with weights `int4`, not `{weights}`")
         made: Recipe = Serving(
             **common,
             weights=weights,
@@ -205,41 +250,37 @@ def recipe(*, task: str | None = None, max_length: int | None = None, **options:
         )
     else:
         made = _training(task, common, take, defaults)
-    if given:
-        raise UnknownKey(next(iter(given)), [f.name for f in fields(Training)], "option")
-    return replace(made, defaulted=frozenset(defaulted - _irrelevant(task)))
+    return replace(made, defaulted=frozenset(defaulted - _irrelevant(made)))
 
 
-def _irrelevant(task: str) -> set[str]:
-    """Defaults that the task never looks at, and so need not be shown."""
-    if task == "serve":
-        return set()
-    hidden = set() if task in ("lora", "qlora") else {*ONLY_ADAPT}
-    return hidden | (set() if task == "qlora" else ONLY_QLORA)
+def _irrelevant(made: Recipe) -> frozenset[str]:
+    """Defaults that the recipe never looks at, and so need not be shown."""
+    if isinstance(made, Serving):
+        return frozenset() if made.weights == "int4" else frozenset({"group"})
+    hidden = frozenset() if made.task in ("lora", "qlora") else ONLY_ADAPT
+    return hidden | (frozenset() if made.task == "qlora" else ONLY_QLORA)
 
 
 def _check_belongs(task: str, given: dict[str, Any]) -> None:
-    training = {f.name for f in fields(Training)} | set(EXECUTION) - {"batch", "seq", "tokens", "mfu"}
-    common = {"batch", "seq", "tokens", "mfu"}
+    """UnknownKey for what is no option at all, BadInput for one of another task."""
     for name, value in given.items():
-        wrong = (
-            (task == "serve" and name in training - common)
-            or (task != "serve" and name in ONLY_SERVE)
-            or (task == "train" and name in ONLY_ADAPT)
-            or (task != "qlora" and name in ONLY_QLORA)
-        )
-        if wrong:
-            place = (
-                "serve"
-                if name in ONLY_SERVE
-                else "qlora"
-                if name in ONLY_QLORA
-                else "lora or qlora"
-                if name in ONLY_ADAPT
-                else "train, lora or qlora"
-            )
+        if name in COMMON:
+            continue
+        tasks: tuple[str, ...]
+        if name in ONLY_SERVE:
+            tasks = ("serve",)
+        elif name in ONLY_QLORA:
+            tasks = ("qlora",)
+        elif name in ONLY_ADAPT:
+            tasks = ("lora", "qlora")
+        elif name in TRAINING:
+            tasks = ("train", "lora", "qlora")
+        else:
+            raise UnknownKey(name, COMMON | ONLY_SERVE | ONLY_QLORA | ONLY_ADAPT | TRAINING, "option")
+        if task not in tasks:
             raise BadInput(
-                f"{name}: got {shorten(value)}, expected only with task {place}, not `{task}`"
+                f"{name}: got {shorten(value)}, expected only with task {' or '.join(tasks)}, not `{task}`",
+                "leave it out, or give that task",
             )
 
 
@@ -250,16 +291,11 @@ def _training(task: str, common: dict[str, Any], take: Any, defaults: dict[str, 
     entry = pick("stacks", stack, "stack")
     settings: dict[str, Any] = {}
     for key, allowed in EXECUTION.items():
-        settings[key] = take(key, entry.get(key, "none"))
-        if settings[key] not in allowed:
-            raise UnknownKey(settings[key], allowed, key)
+        settings[key] = _named(take(key, entry.get(key, "none")), allowed, key)
     optimizer = take("optimizer", defaults["optimizer"])
     pick("optimizers", optimizer, "optimizer")
     form = take("optimizer_form", entry["form"])
     pick("optimizer_forms", form, "optimizer form")
-    dropout = take("lora_dropout", defaults["lora_dropout"])
-    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
-        raise BadInput(f"lora_dropout: got {shorten(dropout)}, expected a number from 0 to below 1")
     targets = take("targets", None)
     return Training(
         task=task,
@@ -271,17 +307,17 @@ def _training(task: str, common: dict[str, Any], take: Any, defaults: dict[str, 
         stack=stack,
         execution=Execution(
             **settings,
-            repeat_kv=take("repeat_kv", entry["repeat_kv"]),
+            repeat_kv=flag("repeat_kv", take("repeat_kv", entry["repeat_kv"])),
             autocast=chosen.autocast,
             upcast_logits=entry["upcast_logits"],
         ),
-        keep_gradients=bool(take("keep_gradients", False)),
-        dropout=bool(take("dropout", True)),
+        keep_gradients=flag("keep_gradients", take("keep_gradients", False)),
+        dropout=flag("dropout", take("dropout", True)),
         rank=whole("rank", take("rank", defaults["rank"]), maximum=1 << 20),
-        targets=frozenset(targets) if targets is not None else None,
-        lora_dropout=float(dropout),
-        double_quant=bool(take("double_quant", True)),
-        upcast=bool(take("upcast", True)),
+        targets=module_names(targets) if targets is not None else None,
+        lora_dropout=share("lora_dropout", take("lora_dropout", defaults["lora_dropout"]), below=1),
+        double_quant=flag("double_quant", take("double_quant", True)),
+        upcast=flag("upcast", take("upcast", True)),
     )
 
 

@@ -30,30 +30,42 @@ _SECONDS: Final = {
     "h": 3600.0, "hr": 3600.0, "hour": 3600.0, "hours": 3600.0,
     "d": 86400.0, "day": 86400.0, "days": 86400.0,
 }  # fmt: skip
-_NUMBER: Final = re.compile(r"([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)", re.IGNORECASE)
-_LIMIT: Final = 1e30  # anything larger is a typing error, not a quantity
+#: digits are ASCII; `,` and `_` stand only between groups of three, so that "1,5" is never read as 15
+_DIGITS: Final = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?:_[0-9]{3})+|[0-9]+"
+_NUMBER: Final = re.compile(
+    rf"(?P<sign>[+-]?)(?:(?P<whole>{_DIGITS})(?:\.(?P<part>[0-9]*))?|\.(?P<only>[0-9]+))"
+    r"(?:e(?P<power>[+-]?[0-9]{1,3}))?\s*(?P<unit>[a-z]*)",
+    re.IGNORECASE,
+)
+_LIMIT: Final = 10**30  # anything larger is a typing error, not a quantity
+_MAX_TEXT: Final = 40
 
 
-def _split(text: object, what: str, example: str) -> tuple[float, str]:
-    """A number and its lower-case unit from text such as "2.5 GiB"; BadInput if it is not that."""
-    raw = str(text).strip()
-    match = _NUMBER.fullmatch(raw) if len(raw) <= 40 else None
+def _split(text: object, what: str, example: str) -> tuple[int, int, str]:
+    """Numerator, denominator (exact, whatever the number of digits) and lower-case unit; else BadInput."""
+    raw = str(text).strip() if not isinstance(text, str) or len(text) <= 2 * _MAX_TEXT else ""
+    match = _NUMBER.fullmatch(raw) if len(raw) <= _MAX_TEXT else None
     if match is None:
-        raise BadInput(f"{what}: got {shorten(text)}, expected a quantity such as {example}")
-    value = float(match[1].replace("_", "").replace(",", ""))
-    if not math.isfinite(value) or abs(value) > _LIMIT:
-        raise BadInput(f"{what}: got {shorten(text)}, expected a finite quantity such as {example}")
-    return value, match[2].lower()
+        hint = "write decimals with a point; a comma only groups thousands, as in 8,192" if "," in raw else ""
+        raise BadInput(f"{what}: got {shorten(text)}, expected a quantity such as {example}", hint)
+    part = match["part"] or match["only"] or ""
+    digits = int((match["whole"] or "").replace("_", "").replace(",", "") + part)
+    power = int(match["power"] or 0) - len(part)
+    top, bottom = digits * 10 ** max(power, 0), 10 ** max(-power, 0)
+    if top > _LIMIT * bottom:
+        raise BadInput(f"{what}: got {shorten(text)}, expected a quantity up to 1e30 such as {example}")
+    return -top if match["sign"] == "-" else top, bottom, match["unit"].lower()
 
 
-def _parse(text: object, what: str, example: str, table: dict[str, Any]) -> float:
-    value, unit = _split(text, what, example)
+def _parse(text: object, what: str, example: str, table: dict[str, Any]) -> tuple[Any, int]:
+    """Numerator and denominator in base units."""
+    top, bottom, unit = _split(text, what, example)
     if unit not in table:
         raise BadInput(
             f"{what}: got unit {shorten(unit)} in {shorten(text)}, expected a quantity such as {example}",
             "units known here: " + ", ".join(u for u in table if u),
         )
-    return float(value * table[unit])
+    return top * table[unit], bottom
 
 
 def parse_bytes(text: object, what: str = "size") -> int:
@@ -62,22 +74,22 @@ def parse_bytes(text: object, what: str = "size") -> int:
     >>> parse_bytes("80GiB"), parse_bytes("24 GB")
     (85899345920, 24000000000)
     """
-    value = _parse(text, what, "`80GiB` or `24GB`", _BYTES)
-    if value < 0:
+    top, bottom = _parse(text, what, "`80GiB` or `24GB`", _BYTES)
+    if top < 0:
         raise BadInput(f"{what}: got {shorten(text)}, expected no negative size")
-    return round(value)
+    return int((2 * top + bottom) // (2 * bottom))  # rounded to whole bytes
 
 
 def parse_count(text: object, what: str = "count") -> int:
     """A whole number from "15T", "300B", "1.5e12" or "8192"; BadInput if it is not a positive one.
 
-    >>> parse_count("15T"), parse_count("8_192")
-    (15000000000000, 8192)
+    >>> parse_count("15T"), parse_count("8_192"), parse_count("123456789012345678901")
+    (15000000000000, 8192, 123456789012345678901)
     """
-    value = _parse(text, what, "`15T`, `300B` or `1e12`", _COUNT)
-    if value < 1 or value != int(value):
+    top, bottom = _parse(text, what, "`8192`, `300B` or `15T`", _COUNT)
+    if top <= 0 or top % bottom:
         raise BadInput(f"{what}: got {shorten(text)}, expected a positive whole number")
-    return int(value)
+    return int(top // bottom)
 
 
 def parse_duration(text: object, what: str = "duration") -> float:
@@ -86,25 +98,52 @@ def parse_duration(text: object, what: str = "duration") -> float:
     >>> parse_duration("5min"), parse_duration("1.5h")
     (300.0, 5400.0)
     """
-    value = _parse(text, what, "`24h`, `5min` or `90s`", {"": 1.0, **_SECONDS})
-    if value < 0:
+    top, bottom = _parse(text, what, "`24h`, `5min` or `90s`", {"": 1, **_SECONDS})
+    if top < 0:
         raise BadInput(f"{what}: got {shorten(text)}, expected no negative duration")
-    return value
+    return float(top / bottom)
+
+
+def parse_share(text: object, what: str = "share") -> float:
+    """A share from "0.4" or "40%"; BadInput if it is no number, negative or above 1.
+
+    >>> parse_share("0.4"), parse_share("40%")
+    (0.4, 0.4)
+    """
+    raw = str(text).strip()
+    percent = raw.endswith("%")
+    try:
+        top, bottom, unit = _split(raw[:-1] if percent else text, what, "`0.4` or `40%`")
+    except BadInput as error:
+        raise BadInput(f"{what}: got {shorten(text)}, expected a share such as `0.4` or `40%`", error.hint) from None
+    if percent:
+        bottom *= 100
+    if unit or not 0 <= top <= bottom:
+        hint = f"did you mean `{raw}%`?" if not unit and not percent and bottom < top <= 100 * bottom else ""
+        raise BadInput(f"{what}: got {shorten(text)}, expected a share from 0 to 1 such as `0.4` or `40%`", hint)
+    return top / bottom
 
 
 _SCALES: Final = (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
+_PREFIXES: Final = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def format_bytes(amount: float, digits: int = 2) -> str:
     """Bytes in the binary unit that reads best, labelled.
 
-    >>> format_bytes(16_060_522_496), format_bytes(327_680), format_bytes(12)
-    ('14.96 GiB', '320.00 KiB', '12 B')
+    >>> format_bytes(16_060_522_496), format_bytes(327_680), format_bytes(12), format_bytes(GIB - 1)
+    ('14.96 GiB', '320.00 KiB', '12 B', '1.00 GiB')
     """
     for label, scale in _SCALES:
-        if abs(amount) >= scale:
+        if _reaches(amount, scale, digits, 1024):
             return f"{amount / scale:,.{digits}f} {label}"
     return f"{amount:,.0f} B"
+
+
+def _reaches(amount: float, scale: float, digits: int, step: int) -> bool:
+    """Whether an amount is printed in this unit: at least one of it, also after rounding in the next smaller."""
+    below = 0 if scale in (KIB, 1e3) else digits
+    return abs(amount) >= scale or round(abs(amount) / (scale / step), below) >= step
 
 
 def gib(amount: float, digits: int = 2) -> str:
@@ -118,8 +157,8 @@ def format_si(amount: float, unit: str = "", digits: int = 2) -> str:
     >>> format_si(989.4e12, "FLOP/s"), format_si(8_030_261_248)
     ('989.40 TFLOP/s', '8.03 G')
     """
-    for prefix, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(amount) >= scale:
+    for prefix, scale in _PREFIXES:
+        if _reaches(amount, scale, digits, 1000):
             return f"{amount / scale:,.{digits}f} {prefix}{unit}"
     return f"{amount:,.{digits}f} {unit}".rstrip()
 
@@ -131,10 +170,21 @@ def format_params(count: float) -> str:
     ('8.03B', '124M', '671B')
     """
     for suffix, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
-        if count >= scale:
+        if count >= scale * 0.9995:  # 999.5M is printed as 1B
             value = count / scale
             return f"{value:.0f}{suffix}" if value >= 100 else f"{value:.3g}{suffix}"
     return f"{count:.0f}"
+
+
+#: (from, seconds in the unit, format, name); a duration belongs to the first row whose limit it stays under
+_DURATIONS: Final = (
+    (0.9995e-3, 1e-6, ".3g", "µs"),
+    (0.9995, 1e-3, ".3g", "ms"),
+    (59.95, 1.0, ".3g", "s"),
+    (3599.7, 60.0, ".2f", "min"),
+    (172_800.0, 3600.0, ".2f", "h"),
+    (math.inf, 86400.0, ",.1f", "days"),
+)
 
 
 def format_duration(seconds: float) -> str:
@@ -143,17 +193,11 @@ def format_duration(seconds: float) -> str:
     >>> format_duration(0.00479), format_duration(90), format_duration(7200), format_duration(2e6)
     ('4.79 ms', '1.50 min', '2.00 h', '23.1 days')
     """
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.3g} µs"
-    if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    if seconds < 3600:
-        return f"{seconds / 60:.2f} min"
-    if seconds < 172_800:
-        return f"{seconds / 3600:.2f} h"
-    return f"{seconds / 86400:,.1f} days"
+    for limit, unit, digits, name in _DURATIONS:
+        if seconds < limit:
+            value = seconds / unit
+            return f"{value:{digits}} {name}" if value < 1e6 else f"{value:.3g} {name}"
+    return f"{seconds} s"  # infinite, or not a number
 
 
 def format_money(amount: float, currency: str = "") -> str:

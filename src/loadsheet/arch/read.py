@@ -6,13 +6,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from loadsheet.arch.families import build
 from loadsheet.arch.model import Model
 from loadsheet.arch.safejson import load_json
-from loadsheet.errors import BadFile, BadInput, LoadsheetError, UnknownModel, shorten
+from loadsheet.errors import BadFile, BadInput, LoadsheetError, UnknownModel, nearest, one_line, shorten
 
 _PRESETS = Path(__file__).parent / "presets"
 
@@ -87,56 +88,82 @@ def model(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
     if isinstance(source, Model):
         return source
     if isinstance(source, Mapping):
-        return build(source, str(source.get("_name_or_path") or "")[:80] or "")
+        name = source.get("_name_or_path")
+        return build(source, one_line(name[:80]) if isinstance(name, str) else "")
     if not isinstance(source, str | os.PathLike):
         raise BadInput(f"model: got {shorten(source)}, expected a preset name, a path or a config")
     text = os.fsdecode(source)
-    if not text or "\0" in text:
-        raise BadInput(f"model: got {shorten(text)}, expected a preset name or a path")
+    if not text.strip() or "\0" in text:
+        raise BadInput(f"model: got {shorten(text)}, expected a preset name or a path", _SEE_MODELS)
     name = text.strip().lower()
-    if name in _names() and not os.path.lexists(text):
-        return _preset(name)
-    if not os.path.lexists(text):
-        raise _unknown(text, name)
-    return _from_path(Path(text))
+    try:
+        if not os.path.lexists(text):
+            if name in _names():
+                return _preset(name)
+            raise _unknown(text, name)
+        path = Path(text)
+        if name in _names() and os.path.isdir(path) and not os.path.lexists(path / "config.json"):
+            return _preset(name)  # a folder of that name (of checkpoints, say) that holds no model
+        return _from_path(path)
+    except OSError as error:  # a folder that may not be read, a working directory that is gone
+        reason = (error.strerror or type(error).__name__).lower()
+        raise BadFile(f"model: got {shorten(text)} ({reason}), expected a readable path", "check the path") from error
+
+
+def shadowed(source: str) -> bool:
+    """Whether a text names both a preset and what lies here under that name, which is then the one read."""
+    if source.strip().lower() not in _names() or not os.path.lexists(source):
+        return False
+    return not os.path.isdir(source) or os.path.lexists(os.path.join(source, "config.json"))
+
+
+_SEE_MODELS = "`loadsheet models` lists the presets; else give a config.json, its folder, .safetensors or .gguf"
+_FILE_ENDS = (".json", ".gguf", ".safetensors", ".bin", ".pt", ".pth")
 
 
 def _unknown(text: str, name: str) -> LoadsheetError:
-    if text.endswith((".json", ".gguf", ".safetensors")) or text.startswith((".", "/", "~")):
-        return BadFile(f"model: got {shorten(text)}, expected a file or folder that exists")
-    error = UnknownModel(text, _names())
-    if "/" in text:
-        last = name.rsplit("/", 1)[-1]
-        error = UnknownModel(last, _names())
-        error.hint += " (hub ids are not looked up; download its config.json and give the path)"
+    """No preset and no file: which of the two was meant shows in the text."""
+    head = text.split("/", 1)[0]
+    if text.startswith((".", "/", "~")) or name.endswith(_FILE_ENDS) or text.count("/") > 1 or os.path.lexists(head):
+        hint = "`~` is left as it is; give the full path" if text.startswith("~") else "check the path"
+        if "://" in text:
+            hint = "nothing is downloaded; fetch its config.json and give the path"
+        return BadFile(f"model: got {shorten(text)}, expected a file or folder that exists", hint)
+    if "/" not in text:
+        return UnknownModel(text, _names())
+    error = UnknownModel(text, ())
+    close = nearest(name.rsplit("/", 1)[-1], _names())
+    presets = "nearest presets: " + ", ".join(f"`{k}`" for k in close) + "; " if close else ""
+    error.hint = presets + "hub ids are not looked up: download its config.json and give the path"
     return error
 
 
 def _from_path(path: Path) -> Model:
     lower = path.name.lower()
-    if path.is_dir():
+    if os.path.isdir(path):
         return _from_folder(path)
     if lower.endswith(".gguf"):
         return _from_gguf(path)
-    if lower.endswith(".safetensors") or lower.endswith(".safetensors.index.json"):
+    if lower.endswith((".safetensors", ".safetensors.index.json")):
         return _with_weights(path)
     return build(load_json(path), _label(path), where="config")
 
 
 def _label(path: Path) -> str:
-    """A short name for a model from a file: its folder, or the file's own stem."""
-    if path.name == "config.json":
-        return path.absolute().parent.name or "model"
-    return path.name.split(".")[0] or "model"
+    """A short name for a model from a file: its folder, or the file's own stem; printable, on one line."""
+    name = path.absolute().parent.name if path.name == "config.json" else path.name.split(".")[0]
+    return one_line(name)[:80] or "model"
 
 
 def _from_folder(path: Path) -> Model:
     config = path / "config.json"
-    if not config.exists():
-        ggufs = sorted(p.name for p in path.iterdir() if p.name.lower().endswith(".gguf"))[:3]
-        hint = "it holds " + ", ".join(f"`{g}`" for g in ggufs) + "; give one of them" if ggufs else ""
+    if not os.path.lexists(config):
+        with os.scandir(path) as entries:
+            names = [e.name for e in islice(entries, 10_000)]
+        found = sorted(n for n in names if n.lower().endswith(".gguf"))[:3]
+        hint = "it holds " + ", ".join(f"`{n}`" for n in found) + "; give one of them" if found else _SEE_MODELS
         raise BadFile(f"model: got folder {shorten(str(path))}, expected a config.json in it", hint)
-    return build(load_json(config), _label(config.absolute()), where="config")
+    return build(load_json(config), _label(config), where="config")
 
 
 def _with_weights(path: Path) -> Model:
@@ -144,13 +171,13 @@ def _with_weights(path: Path) -> Model:
 
     stored = read_safetensors_index(path) if path.name.lower().endswith(".json") else read_safetensors(path)
     config = path.parent / "config.json"
-    if not config.exists():
+    if not os.path.lexists(config):
         count = f"{stored.params:,} parameters, " if stored.complete else ""
         raise BadFile(
             f"model: got {shorten(path.name)} ({count}{stored.nbytes:,} bytes), expected a config.json beside it",
             "tensor shapes alone do not tell the number of heads",
         )
-    made = build(load_json(config), _label(config.absolute()), where="config")
+    made = build(load_json(config), _label(config), where="config")
     made.stored = stored
     return made
 
