@@ -141,7 +141,9 @@ _NEAR = 0.6
 
 def _telling(word: str) -> bool:
     """Whether a word alone names something ("h100", "8x7b"), as no size does ("8b", "80gb")."""
-    return word.rstrip("abcdefghijklmnopqrstuvwxyz").strip(".0123456789") != "" and any(c.isdigit() for c in word)
+    return word.rstrip("abcdefghijklmnopqrstuvwxyz").strip(".0123456789") != "" and any(
+        c.isdigit() for c in word
+    )
 
 
 def _squeeze(name: str) -> tuple[str, list[str]]:

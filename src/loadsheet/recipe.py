@@ -240,7 +240,9 @@ def recipe(*, task: str | None = None, max_length: int | None = None, **options:
         pick("formats", weights, "weight format")
         pick("kv_formats", kv, "KV cache format")
         if "group" in given and weights != "int4":
-            raise BadInput(f"group: got {shorten(given['group'])}, expected only with weights `int4`, not `{weights}`")
+            raise BadInput(
+                f"group: got {shorten(given['group'])}, expected only with weights `int4`, not `{weights}`"
+            )
         made: Recipe = Serving(
             **common,
             weights=weights,

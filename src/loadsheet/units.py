@@ -115,12 +115,16 @@ def parse_share(text: object, what: str = "share") -> float:
     try:
         top, bottom, unit = _split(raw[:-1] if percent else text, what, "`0.4` or `40%`")
     except BadInput as error:
-        raise BadInput(f"{what}: got {shorten(text)}, expected a share such as `0.4` or `40%`", error.hint) from None
+        raise BadInput(
+            f"{what}: got {shorten(text)}, expected a share such as `0.4` or `40%`", error.hint
+        ) from None
     if percent:
         bottom *= 100
     if unit or not 0 <= top <= bottom:
         hint = f"did you mean `{raw}%`?" if not unit and not percent and bottom < top <= 100 * bottom else ""
-        raise BadInput(f"{what}: got {shorten(text)}, expected a share from 0 to 1 such as `0.4` or `40%`", hint)
+        raise BadInput(
+            f"{what}: got {shorten(text)}, expected a share from 0 to 1 such as `0.4` or `40%`", hint
+        )
     return top / bottom
 
 

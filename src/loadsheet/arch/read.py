@@ -107,7 +107,9 @@ def model(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
         return _from_path(path)
     except OSError as error:  # a folder that may not be read, a working directory that is gone
         reason = (error.strerror or type(error).__name__).lower()
-        raise BadFile(f"model: got {shorten(text)} ({reason}), expected a readable path", "check the path") from error
+        raise BadFile(
+            f"model: got {shorten(text)} ({reason}), expected a readable path", "check the path"
+        ) from error
 
 
 def shadowed(source: str) -> bool:
@@ -117,14 +119,21 @@ def shadowed(source: str) -> bool:
     return not os.path.isdir(source) or os.path.lexists(os.path.join(source, "config.json"))
 
 
-_SEE_MODELS = "`loadsheet models` lists the presets; else give a config.json, its folder, .safetensors or .gguf"
+_SEE_MODELS = (
+    "`loadsheet models` lists the presets; else give a config.json, its folder, .safetensors or .gguf"
+)
 _FILE_ENDS = (".json", ".gguf", ".safetensors", ".bin", ".pt", ".pth")
 
 
 def _unknown(text: str, name: str) -> LoadsheetError:
     """No preset and no file: which of the two was meant shows in the text."""
     head = text.split("/", 1)[0]
-    if text.startswith((".", "/", "~")) or name.endswith(_FILE_ENDS) or text.count("/") > 1 or os.path.lexists(head):
+    if (
+        text.startswith((".", "/", "~"))
+        or name.endswith(_FILE_ENDS)
+        or text.count("/") > 1
+        or os.path.lexists(head)
+    ):
         hint = "`~` is left as it is; give the full path" if text.startswith("~") else "check the path"
         if "://" in text:
             hint = "nothing is downloaded; fetch its config.json and give the path"
@@ -161,7 +170,9 @@ def _from_folder(path: Path) -> Model:
         with os.scandir(path) as entries:
             names = [e.name for e in islice(entries, 10_000)]
         found = sorted(n for n in names if n.lower().endswith(".gguf"))[:3]
-        hint = "it holds " + ", ".join(f"`{n}`" for n in found) + "; give one of them" if found else _SEE_MODELS
+        hint = (
+            "it holds " + ", ".join(f"`{n}`" for n in found) + "; give one of them" if found else _SEE_MODELS
+        )
         raise BadFile(f"model: got folder {shorten(str(path))}, expected a config.json in it", hint)
     return build(load_json(config), _label(config), where="config")
 

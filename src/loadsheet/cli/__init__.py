@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -11,7 +10,8 @@ from typing import Any
 import click
 
 from loadsheet import __version__
-from loadsheet.errors import LoadsheetError, nearest, one_line
+from loadsheet.cli.output import complain, unwritable
+from loadsheet.errors import LoadsheetError, UnknownKey, one_line
 
 #: command -> module under `loadsheet.cli`; imported only when the command runs or its help is asked for
 COMMANDS = {"gpus": "gpus", "models": "models", "params": "params", "plan": "plan"}
@@ -46,48 +46,58 @@ class Root(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """An unknown command is an error with the nearest known ones."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            close = nearest(args[0], COMMANDS)
-            known = ", ".join(f"`{name}`" for name in (close or sorted(COMMANDS)))
-            raise LoadsheetError(
-                f"unknown command: got {args[0]!r:.60}", ("did you mean " if close else "known: ") + known
-            )
+            raise UnknownKey(args[0], COMMANDS, "command")
         return super().resolve_command(ctx, args)
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:  # type: ignore[override]
         """Run; exit codes: 0 fits or done, 1 does not fit, 2 usage or bad input, 130 interrupted."""
         extra.pop("standalone_mode", None)
-        sys.exit(self._run(args, prog_name, extra))
+        sys.exit(self._run(args, extra))
 
-    def _run(self, args: Sequence[str] | None, prog_name: str | None, extra: dict[str, Any]) -> int:
+    def _run(self, args: Sequence[str] | None, extra: dict[str, Any]) -> int:
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")  # a terminal without these characters shows others
+        words = list(sys.argv[1:] if args is None else args)
+        if not words:
+            complain(
+                "error", "no command: got nothing, expected one of " + ", ".join(sorted(COMMANDS)), _HELP
+            )
+            return 2
         try:
-            result = super().main(args, prog_name or "loadsheet", standalone_mode=False, **extra)
-            sys.stdout.flush()
+            result = super().main(words, "loadsheet", standalone_mode=False, **extra)
         except LoadsheetError as error:
-            _complain(str(error), error.hint)
+            complain("error", str(error), error.hint or _help_of(words))
             return error.exit_code
-        except click.UsageError as error:
-            where = error.ctx.command_path if error.ctx is not None else "loadsheet"
-            _complain(one_line(error.format_message()), f"`{where} --help` lists the options")
+        except click.NoSuchOption as error:
+            known = [o for p in error.ctx.command.params for o in p.opts if not getattr(p, "hidden", False)]  # type: ignore[union-attr]
+            unknown = UnknownKey(error.option_name, known, "option")
+            complain(
+                "error", str(unknown), unknown.hint if "did you mean" in unknown.hint else _help_of(words)
+            )
             return 2
         except click.ClickException as error:
-            _complain(one_line(error.format_message()), "")
+            message = one_line(error.format_message()).rstrip(".")
+            complain("error", message[:1].lower() + message[1:], _help_of(words))
             return 2
         except (click.Abort, KeyboardInterrupt):
-            _complain("interrupted", "")
+            complain("error", "interrupted")
             return 130
-        except BrokenPipeError:  # the reader (head, less) has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            return 0
+        except SystemExit as stop:  # click's way out where the reader of a help page is gone
+            return 0 if stop.code == 1 else int(stop.code or 0)
+        except OSError as error:  # a help page that cannot be written
+            complain("error", str(unwritable(error)), "")
+            return 2
         return result if isinstance(result, int) else 0
 
 
-def _complain(message: str, hint: str) -> None:
-    click.echo(f"error: {message}", err=True)
-    if hint:
-        click.echo(f"hint: {hint}", err=True)
+_HELP = "`loadsheet --help` says what there is"
+
+
+def _help_of(words: Sequence[str]) -> str:
+    """Where to read on, for errors that have no better hint."""
+    command = next((word for word in words if not word.startswith("-")), None)
+    return f"`loadsheet {command} --help` says what is accepted" if command in COMMANDS else _HELP
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -1,8 +1,7 @@
-"""Where and how the commands print: width, colour, JSON."""
+"""Where and how the commands print: width, colour, JSON, and what happens when nobody listens."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -11,21 +10,35 @@ from typing import Any
 
 import click
 
+from loadsheet.errors import LoadsheetError, shorten
+
+_MAX_WIDTH = 400  # no page gets better beyond
+
+
+class Unwritable(LoadsheetError):
+    """The answer cannot be written: a full disk, say."""
+
 
 def width() -> int:
-    """The width to write for: the terminal's, or 100 where there is none; never under 40."""
+    """The width to write for: the terminal's, or 100 where there is none; from 40 to 400."""
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit() and int(columns) > 0:
-        return max(40, int(columns))
-    return max(40, shutil.get_terminal_size((100, 24)).columns) if sys.stdout.isatty() else 100
+    if re.fullmatch(r"[0-9]{1,9}", columns) and int(columns):
+        found = int(columns)
+    else:
+        found = shutil.get_terminal_size((100, 24)).columns if _on_terminal() else 100
+    return min(max(40, found), _MAX_WIDTH)
+
+
+def _on_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def coloured() -> bool:
     """Whether to colour: only a terminal, and not where NO_COLOR is set."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return _on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-_COLOURS = {"FITS": "green", "TIGHT": "yellow", "DOES NOT FIT": "red", "fits": "green", "tight": "yellow"}
+_COLOURS = {"FITS": "green", "TIGHT": "yellow", "DOES NOT FIT": "red"}
 
 
 def emphasise(text: str) -> str:
@@ -41,15 +54,63 @@ def emphasise(text: str) -> str:
 
 
 def show(text: str) -> None:
-    """An answer."""
-    click.echo(emphasise(text))
+    """An answer, to stdout; Unwritable if it cannot be written.
+
+    A reader that has seen enough (`head`) or a stdout that is closed changes neither the answer nor the
+    exit status.
+    """
+    if sys.stdout is None:
+        return
+    try:
+        click.echo(emphasise(text))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _to_nowhere()
+    except OSError as error:
+        raise unwritable(error) from error
+
+
+def unwritable(error: OSError) -> Unwritable:
+    """The error for an answer that could not be written; what is still buffered is dropped."""
+    _to_nowhere()
+    reason = (error.strerror or type(error).__name__).lower()
+    return Unwritable(f"standard output: got {reason}, expected room for the answer", "write it elsewhere")
+
+
+def _to_nowhere() -> None:
+    """Let what is buffered, and all that follows, go to the null device."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def show_json(value: Any) -> None:
     """An answer as JSON; base units, no NaN."""
-    click.echo(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
+    import json
+
+    show(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
 
 
 def warn(message: str) -> None:
     """A remark that is no answer, to stderr."""
-    click.echo(f"warning: {message}", err=True)
+    complain("warning", message)
+
+
+def complain(kind: str, message: str, hint: str = "") -> None:
+    """`kind: message` and a hint, to stderr; if that is closed, nobody wants to know."""
+    if sys.stderr is None:
+        return
+    try:
+        for head, text in ((kind, message), ("hint", hint)):
+            if text:
+                click.echo(f"{head}: {text}", err=True)
+    except OSError:
+        pass
+
+
+def warn_shadowed(model: str) -> None:
+    """Say so if a file or folder here is read where a preset of that name may have been meant."""
+    from loadsheet.arch.read import shadowed
+
+    if shadowed(model):
+        warn(f"model: {shorten(model)} is a preset too; what lies here under that name is read instead")

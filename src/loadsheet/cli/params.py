@@ -8,7 +8,7 @@ import click
 
 from loadsheet.arch.model import Model
 from loadsheet.arch.read import model as find_model
-from loadsheet.cli.output import show, show_json
+from loadsheet.cli.output import show, show_json, warn_shadowed
 from loadsheet.text import columns
 from loadsheet.units import format_bytes, format_params
 
@@ -39,6 +39,7 @@ def command(model: str, as_json: bool, tensors: bool) -> None:
     A tied head is counted once. `active`: what one token uses (of routed experts only the chosen
     ones). `matmul`: what multiplies activations; an embedding look-up does not, a tied head does.
     """
+    warn_shadowed(model)
     m = find_model(model)
     if as_json:
         out = summary(m)

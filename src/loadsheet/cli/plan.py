@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from loadsheet.arch.read import model as find_model
-from loadsheet.cli.output import show, show_json, warn, width
-from loadsheet.errors import BadInput
+from loadsheet.cli.output import show, show_json, warn, warn_shadowed, width
+from loadsheet.errors import BadInput, shorten
+from loadsheet.hardware import gpu as find_gpu
 from loadsheet.hardware import gpus as all_gpus
 from loadsheet.money.price import Price, cheapest, parse_price, read_price_file
 from loadsheet.sheet import Sheet, plan
-from loadsheet.text import columns, gib_range
-from loadsheet.units import GIB, format_duration, parse_count
+from loadsheet.text import columns, gib_range, wrap
+from loadsheet.units import GIB, format_duration, format_money, parse_count, parse_share
 
 _TRAIN = "Training: "
 _SERVE = "Serving: "
 
 
-def _whole(name: str, text: str | None) -> int | None:
-    return None if text is None else parse_count(text, name)
-
-
-def _share(name: str, text: str | None) -> float | None:
-    if text is None:
-        return None
-    raw = text.strip()
-    try:
-        value = float(raw[:-1]) / 100 if raw.endswith("%") else float(raw)
-    except ValueError:
-        raise BadInput(f"{name}: got {text!r:.60}, expected a share such as `0.4` or `40%`") from None
-    return value
-
-
 def _refuse(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
     if value is not None:
         raise BadInput(
-            f"{parameter.opts[0]}: got {value!r:.60}, expected no sharding: only replicas (--gpus) are modelled so far",
-            "leave it out; the remedies print the floor of splitting the model states over several GPUs",
+            f"{parameter.opts[0]}: got {shorten(value)}, expected no sharding, which is not modelled so far",
+            "leave it out: --gpus are replicas; the remedies print the floor of splitting the model states",
         )
     return None
 
@@ -117,20 +104,17 @@ def command(
     MODEL: a preset (`loadsheet models`), a config.json or its folder, a .safetensors file or its
     index, or a .gguf file. What is left out is defaulted and marked with a star.
 
-    Exit status: 0 fits or tight, 1 does not fit, 2 the question makes no sense.
+    Exit status: 0 fits or tight, 1 does not fit, 2 the question makes no sense. Where GPUs are
+    compared, 0 if one of them holds it.
     """
-    names = [name.strip() for name in gpu.split(",") if name.strip()]
-    if not names:
-        raise BadInput(f"--gpu: got {gpu!r:.60}, expected a GPU id", "`loadsheet gpus` lists them")
-    if names == ["all"]:
-        names = [g.id for g in all_gpus()]
-    count = parse_count(gpus, "--gpus")
-    prices = options.pop("price"), options.pop("price_file"), options.pop("spot")
-    settings = _settings(options)
-    found = find_model(model)
-    sheets = []
-    for name in names:
-        sheets.append(plan(found, name, count, price=_price(*prices, name, count), **settings))
+    ids = _gpu_ids(gpu)
+    with _as_options():
+        count = parse_count(gpus, "gpus")
+        settings = _settings(options)
+        price_of = _prices(options, alone=len(ids) == 1)
+        warn_shadowed(model)
+        found = find_model(model)
+        sheets = [plan(found, name, count, price=price_of(name, count), **settings) for name in ids]
     for message in dict.fromkeys(w for s in sheets for w in s.warnings):
         warn(message)
     if len(sheets) == 1:
@@ -141,70 +125,109 @@ def command(
     elif as_json:
         show_json({"schema": 1, "compare": [s.to_dict(full=False) for s in sheets]})
     else:
-        show(comparison(sheets))
+        show(comparison(sheets, width()))
     good = {"fits"} if strict else {"fits", "tight"}
     return 0 if any(s.verdict in good for s in sheets) else 1
 
 
+def _gpu_ids(text: str) -> list[str]:
+    """The ids in a list with commas, each once; `all` stands for every known one."""
+    names = list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
+    if not names:
+        raise BadInput(f"--gpu: got {shorten(text)}, expected a GPU id", "`loadsheet gpus` lists them")
+    return [g.id for g in all_gpus()] if "all" in names else [find_gpu(name).id for name in names]
+
+
+_COUNTS = ("batch", "seq", "tokens", "accumulation", "rank", "group", "prefill_chunk")
+_SHARES = ("mfu", "lora_dropout")
+
+
+@contextmanager
+def _as_options() -> Iterator[None]:
+    """Errors about an option name it as it is typed here: `prefill_chunk: ...` becomes `--prefill-chunk: ...`."""
+    try:
+        yield
+    except BadInput as error:
+        name, colon, rest = str(error).partition(": ")
+        if colon and any(name == p.name for p in command.params if isinstance(p, click.Option)):
+            raise BadInput(f"--{name.replace('_', '-')}: {rest}", error.hint) from None
+        raise
+
+
 def _settings(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were given, as `plan` wants them; BadInput for those that are no numbers."""
-    out = {k: v for k, v in options.items() if v is not None}
-    for name in ("batch", "seq", "tokens", "accumulation", "rank", "group", "prefill_chunk"):
-        if name in out:
-            out[name] = _whole(f"--{name.replace('_', '-')}", out[name])
-    for name in ("mfu", "lora_dropout"):
-        if name in out:
-            out[name] = _share(f"--{name.replace('_', '-')}", out[name])
-    if "targets" in out:
-        out["targets"] = frozenset(t.strip() for t in out["targets"].split(",") if t.strip())
-        if not out["targets"]:
-            raise BadInput("--targets: got nothing, expected module names such as `q_proj,v_proj`")
+    out = {k: v for k, v in options.items() if v is not None and k not in ("price", "price_file", "spot")}
+    for names, parse in ((_COUNTS, parse_count), (_SHARES, parse_share)):
+        for name in names:
+            if name in out:
+                out[name] = parse(out[name], name)
     return out
 
 
-def _price(text: str | None, file: str | None, spot: bool, gpu: str, gpus: int) -> Price | None:
+def _prices(options: dict[str, Any], *, alone: bool) -> Callable[[str, int], Price | None]:
+    """The price of a GPU by its id and how many of them; None where the user named none.
+
+    In a comparison, a GPU that the price file does not have goes without.
+    """
+    text, file, spot = options["price"], options["price_file"], options["spot"]
     if text is not None and file is not None:
-        raise BadInput("--price and --price-file: got both, expected one of them")
-    if text is not None:
-        return parse_price(text, "--price")
+        raise BadInput("--price and --price-file: got both, expected one of them", "leave one of them out")
+    if spot and file is None:
+        raise BadInput("--spot: got no --price-file, expected one", "spot is a column of a price file")
     if file is None:
-        return None
-    return cheapest(read_price_file(file), gpu, gpus, allow_spot=spot)
+        price = None if text is None else parse_price(text, "--price")
+        return lambda gpu, count: price
+    rows = read_price_file(file)
+
+    def of(gpu: str, count: int) -> Price | None:
+        if not alone and not any(row.gpu == gpu and (spot or not row.spot) for row in rows):
+            return None
+        return cheapest(rows, gpu, count, allow_spot=spot)
+
+    return of
 
 
-def comparison(sheets: list[Sheet]) -> str:
-    """One line per GPU: what fits first, then by the time of a step."""
+#: columns of the comparison that a narrow terminal goes without, the first ones first
+_SPARE = ("tokens/s", "usable GiB", "step", "per million tokens", "GPU hours", "cost", "needs GiB")
+
+
+def comparison(sheets: list[Sheet], room: int) -> str:
+    """One line per GPU: what fits first, then by the time of a step; the columns that there is room for."""
     rank = {"fits": 0, "tight": 1, "does_not_fit": 2}
     ordered = sorted(sheets, key=lambda s: (rank[s.verdict], s.compute.step_seconds.mid))
-    priced = any(s.money is not None for s in sheets)
-    rows = [
-        [
-            "gpu",
-            "verdict",
-            "needs GiB",
-            "usable GiB",
-            "step",
-            "tokens/s",
-            *(["per million tokens"] if priced else []),
-        ]
-    ]
-    for s in ordered:
-        row = [
-            s.gpu.id,
-            s.verdict.replace("_", " "),
-            gib_range(s.memory.peak),
-            f"{s.memory.usable_bytes / GIB:.1f}",
-            format_duration(s.compute.step_seconds.mid),
-            f"{s.compute.tokens_per_second:,.0f}",
-        ]
-        if priced:
-            row.append(
-                "–"
-                if s.money is None
-                else f"{s.money.per_million_tokens.estimate.mid:,.2f} {s.money.price.currency}"
-            )
-        rows.append(row)
+    table = [_cells(s) for s in ordered]
+    names = [name for name in table[0] if any(row[name] for row in table)]
+    dropped: list[str] = []
+    while True:
+        lines = columns([names, *([row[name] or "–" for name in names] for row in table)], left=2)
+        spare = next((name for name in _SPARE if name in names), None)
+        if max(map(len, lines)) <= room or spare is None:
+            break
+        names.remove(spare)
+        dropped.append(spare)
     first = sheets[0]
     r = first.recipe
-    head = f"{first.model.name} · {r.task} · batch {r.batch:,} × {r.seq:,} tokens · {first.gpus} GPU(s) each"
-    return "\n".join([head, "", *columns(rows, left=2)])
+    text = f"{first.model.name} · {r.task} · batch {r.batch:,} × {r.seq:,} tokens · {first.gpus} GPU(s) each"
+    foot = wrap("left out for want of room: " + ", ".join(dropped), room, "  ") if dropped else []
+    return "\n".join([*wrap(text, room, "  "), "", *lines, *foot])
+
+
+def _cells(sheet: Sheet) -> dict[str, str]:
+    """One row of the comparison by its columns; an empty cell is one that has no answer."""
+    c, money = sheet.compute, sheet.money
+    cost = None if money is None else money.cost
+    return {
+        "gpu": sheet.gpu.id,
+        "verdict": sheet.verdict.replace("_", " "),
+        "needs GiB": gib_range(sheet.memory.peak),
+        "usable GiB": f"{sheet.memory.usable_bytes / GIB:.1f}",
+        "step": format_duration(c.step_seconds.mid),
+        "tokens/s": f"{c.tokens_per_second:,.0f}",
+        "GPU hours": "" if c.gpu_hours is None else f"{c.gpu_hours.mid:,.1f}",
+        "cost": ""
+        if money is None or cost is None
+        else format_money(cost.estimate.mid, money.price.currency),
+        "per million tokens": ""
+        if money is None
+        else format_money(money.per_million_tokens.estimate.mid, money.price.currency),
+    }
