@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -75,6 +75,20 @@ class Block(Layer):
 
 
 @dataclass(frozen=True, slots=True)
+class Pass:
+    """How often the blocks of one run are passed, where that is not once each: layers that are looped.
+
+    `times` counts all of its blocks together (a run of 4 blocks, looped 3 times: 12); `grad` says whether
+    autograd is on; `cached` is how many of these passes keep a cache of their own (None: all).
+    """
+
+    run: int
+    times: int
+    grad: bool = True
+    cached: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Taped:
     """The summaries of one walk: what lies before the blocks, each run of equal blocks, the end."""
 
@@ -115,6 +129,8 @@ class Model:
     source: str = ""
     published_dtype: str = "bf16"
     order: tuple[int, ...] | None = None  # run index of each layer, where equal blocks are not adjacent
+    layer_names: tuple[str, ...] | None = None  # of each layer, where they do not stand in one list
+    passes: tuple[Pass, ...] | None = None  # in the order of the walk; None: every block once
 
     # -- parameters ----------------------------------------------------------------------------
     @property
@@ -130,7 +146,8 @@ class Model:
         blocks = [block for block, _ in self.runs]
         order = self.order or tuple(i for i, (_, count) in enumerate(self.runs) for _ in range(count))
         for index, run in enumerate(order):
-            yield from blocks[run].parameters(f"{self.prefix}.{index}.")
+            name = self.layer_names[index] if self.layer_names else f"{self.prefix}.{index}"
+            yield from blocks[run].parameters(f"{name}.")
         if self.final_norm is not None:
             yield from self.final_norm.parameters(f"{self.final_norm_name}.")
         yield from self._head_parameters()
@@ -140,10 +157,17 @@ class Model:
             if not (self.tied and p.name.endswith("weight")):
                 yield p
 
-    def _sum(self, value: Callable[[Parameter], int]) -> int:
+    def _passes(self) -> tuple[Pass, ...]:
+        return self.passes or tuple(Pass(i, count) for i, (_, count) in enumerate(self.runs))
+
+    def _sum(self, value: Callable[[Parameter], int], *, looped: bool = False) -> int:
         total = sum(value(p) for p in self.embedding.parameters())
         total += sum(value(p) for _, layer in self.extras for p in layer.parameters())
-        total += sum(count * sum(value(p) for p in block.parameters()) for block, count in self.runs)
+        counts = [count for _, count in self.runs]
+        if looped and self.passes:
+            counts = [sum(p.times for p in self.passes if p.run == i) for i in range(len(self.runs))]
+        for (block, _), count in zip(self.runs, counts, strict=True):
+            total += count * sum(value(p) for p in block.parameters())
         if self.final_norm is not None:
             total += sum(value(p) for p in self.final_norm.parameters())
         return total + sum(value(p) for p in self._head_parameters())
@@ -160,9 +184,12 @@ class Model:
 
     @cached_property
     def matmul_params(self) -> int:
-        """Elements of the matrices that one token is multiplied with (head yes, embedding look-up no)."""
+        """Elements of the matrices that one token is multiplied with (head yes, embedding look-up no).
+
+        A looped layer counts as often as it is passed.
+        """
         tied_head = self.head.in_features * self.head.out_features if self.tied else 0
-        return self._sum(lambda p: p.active_numel if p.matmul else 0) + tied_head
+        return self._sum(lambda p: p.active_numel if p.matmul else 0, looped=True) + tied_head
 
     @cached_property
     def split(self) -> dict[str, int]:
@@ -234,7 +261,8 @@ class Model:
     # -- cache ---------------------------------------------------------------------------------
     def cache(self, work: Work) -> list[tuple[CacheTensor, int]]:
         """(tensor, number of layers that keep one) for the work at hand."""
-        return [(tensor, count) for block, count in self.runs for tensor in block.cache(work)]
+        counts = [(p.run, p.times if p.cached is None else p.cached) for p in self._passes()]
+        return [(tensor, n) for run, n in counts if n for tensor in self.runs[run][0].cache(work)]
 
     # -- the walk ------------------------------------------------------------------------------
     def walk(self, make_tape: Callable[[], Ops], *, grads_alive: bool = False, loss: bool = True) -> Taped:
@@ -251,15 +279,22 @@ class Model:
         before = tape.summary(None, x, grads_alive=grads_alive)
         stream = x.bytes
         runs: list[tuple[Summary, int]] = []
-        for block, count in self.runs:
-            left = count
+        for part in self._passes():
+            block, count = self.runs[part.run]
+            left = part.times
             while left:
                 tape = make_tape()
                 tape.tables = tables
+                if not part.grad:
+                    tape.training = tape.full = False
                 source = tape.new(x.rows, x.width, x.symbol, x.dtype, x.grad)
                 out = block.forward(source, tape)
                 repeat = left if out.grad == source.grad and out.dtype == source.dtype else 1
-                runs.append((tape.summary(source, out, grads_alive=grads_alive), repeat))
+                summary = tape.summary(source, out, grads_alive=grads_alive)
+                if part.times > count:  # the passes of a looped layer add to one and the same gradient
+                    once = summary.weight_grad_bytes * count // part.times
+                    summary = replace(summary, weight_grad_bytes=once)
+                runs.append((summary, repeat))
                 left -= repeat
                 x = out
         tape = make_tape()
