@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import click
 
-from loadsheet.cli.output import show, show_json
+from loadsheet.cli.output import show, show_json, table, width
+from loadsheet.errors import shorten
 from loadsheet.hardware import Gpu, gpus
-from loadsheet.text import columns
+from loadsheet.text import wrap
 from loadsheet.units import GIB
 
+#: columns that a narrow terminal goes without, the first ones first
+_SPARE = ("checked", "link", "vendor", "fp8", "fp16", "GB", "bf16", "GB/s")
 
-def _row(g: Gpu) -> list[str]:
+
+def _cells(g: Gpu) -> dict[str, str]:
     peaks = dict(g.peaks)
 
     def rate(dtype: str) -> str:
-        return f"{peaks[dtype] / 1e12:,.0f}" if dtype in peaks else "–"
+        return f"{peaks[dtype] / 1e12:,.0f}" if dtype in peaks else ""
 
-    return [
-        g.id,
-        g.vendor,
-        f"{g.memory_marketed_gb}",
-        f"{g.memory_usable_bytes / GIB:.1f}",
-        f"{g.bandwidth / 1e9:,.0f}",
-        rate("bf16"),
-        rate("fp16"),
-        rate("fp8"),
-        g.link,
-        g.date + ("" if g.verified else " ?"),
-    ]
+    return {
+        "id": g.id,
+        "vendor": g.vendor,
+        "GB": f"{g.memory_marketed_gb}",
+        "usable GiB": f"{g.memory_usable_bytes / GIB:.1f}",
+        "GB/s": f"{g.bandwidth / 1e9:,.0f}",
+        "bf16": rate("bf16"),
+        "fp16": rate("fp16"),
+        "fp8": rate("fp8"),
+        "link": g.link,
+        "checked": g.date + ("" if g.verified else " ?"),
+    }
 
 
 @click.command(name="gpus")
@@ -43,10 +47,11 @@ def command(text: str, as_json: bool, sources: bool) -> None:
     if as_json:
         show_json({"gpus": [g.to_json() for g in found]})
         return
-    head = ["id", "vendor", "GB", "usable GiB", "GB/s", "bf16", "fp16", "fp8", "link", "checked"]
-    for line in columns([head, *(_row(g) for g in found)], left=2):
-        show(line)
     if not found:
-        show(f"no GPU id contains {text!r:.60}")
+        show(f"no GPU id contains {shorten(text)}")
+        return
+    room = width()
+    lines = table([_cells(g) for g in found], _SPARE, room)
     for g in found if sources else ():
-        show(f"\n{g.id}: {g.name}. {g.source}. {g.note}".rstrip())
+        lines += ["", *wrap(f"{g.id}: {g.name}. {g.source}. {g.note}".rstrip(), room, "  ")]
+    show("\n".join(lines))

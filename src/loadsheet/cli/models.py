@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from loadsheet.arch.families import FAMILIES
-from loadsheet.arch.read import models
-from loadsheet.cli.output import show, show_json, width
-from loadsheet.text import columns
+from loadsheet.arch.read import Preset, models
+from loadsheet.cli.output import show, show_json, table, width
+from loadsheet.errors import shorten
+from loadsheet.text import wrap
 
 
 @click.command(name="models")
@@ -23,16 +24,20 @@ def command(text: str, as_json: bool) -> None:
     if as_json:
         show_json({"models": [p.to_json() for p in found], "architectures": sorted(FAMILIES)})
         return
-    rows = [["name", "architecture", "parameters", "tokens", "source"]]
-    for p in found:
-        rows.append(
-            [p.name, p.model_type, f"{p.params:,}", f"{p.max_length:,}" if p.max_length else "–", p.source]
-        )
-    room = width()
-    table = columns([row[:4] for row in rows], left=2)
-    for line, row in zip(table, rows, strict=True):
-        show(f"{line}  {row[4]}"[: max(room, len(line))].rstrip())
     if not found:
-        show(f"no preset contains {text!r:.60}")
-    elif not text:
-        show(f"\n{len(found)} presets; architectures: " + ", ".join(sorted(FAMILIES)))
+        show(f"no preset contains {shorten(text)}")
+        return
+    room = width()
+    lines = table([_cells(p) for p in found], ("architecture", "tokens"), room)
+    if len(lines) == len(found) + 1:  # nothing was left out, so there may be room for the sources
+        for i, source in enumerate(["source", *(p.source for p in found)]):
+            lines[i] = f"{lines[i]}  {source}"[: max(room, len(lines[i]))].rstrip()
+    if not text:
+        foot = f"{len(found)} presets; architectures: " + ", ".join(sorted(FAMILIES))
+        lines += ["", *wrap(foot, room, "  ")]
+    show("\n".join(lines))
+
+
+def _cells(p: Preset) -> dict[str, str]:
+    tokens = f"{p.max_length:,}" if p.max_length else ""
+    return {"name": p.name, "architecture": p.model_type, "parameters": f"{p.params:,}", "tokens": tokens}

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -114,3 +115,26 @@ def warn_shadowed(model: str) -> None:
 
     if shadowed(model):
         warn(f"model: {shorten(model)} is a preset too; what lies here under that name is read instead")
+
+
+def table(rows: Sequence[Mapping[str, str]], spare: Sequence[str], room: int) -> list[str]:
+    """Rows of named cells as aligned lines, the first two columns to the left.
+
+    A column without any answer is left out; so are those of `spare`, in that order, until the lines
+    fit in `room`, which a last line then says.
+    """
+    from loadsheet.text import columns, wrap
+
+    names = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
+    dropped: list[str] = []
+    while True:
+        lines = columns([names, *([row[name] or "–" for name in names] for row in rows)], left=2)
+        spared = next((name for name in spare if name in names), None)
+        if spared is None or max(map(len, lines)) <= room:
+            break
+        names.remove(spared)
+        dropped.append(spared)
+    return [
+        *lines,
+        *(wrap("left out for want of room: " + ", ".join(dropped), room, "  ") if dropped else []),
+    ]

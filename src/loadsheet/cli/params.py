@@ -8,8 +8,8 @@ import click
 
 from loadsheet.arch.model import Model
 from loadsheet.arch.read import model as find_model
-from loadsheet.cli.output import show, show_json, warn_shadowed
-from loadsheet.text import columns
+from loadsheet.cli.output import show, show_json, warn_shadowed, width
+from loadsheet.text import columns, wrap
 from loadsheet.units import format_bytes, format_params
 
 
@@ -50,25 +50,32 @@ def command(model: str, as_json: bool, tensors: bool) -> None:
         show_json(out)
         return
     if tensors:
-        for line in columns(
-            ([p.name, p.role, " × ".join(map(str, p.shape))] for p in m.parameters()), left=2
-        ):
-            show(line)
+        shapes = ([p.name, p.role, " × ".join(map(str, p.shape))] for p in m.parameters())
+        show("\n".join(columns(shapes, left=2)))
         return
-    show(f"{m.name} ({m.model_type})   {m.params:,} parameters ({format_params(m.params)})")
+    show("\n".join(_page(m, width())))
+
+
+def _page(m: Model, room: int) -> list[str]:
+    lines = wrap(
+        f"{m.name} ({m.model_type})   {m.params:,} parameters ({format_params(m.params)})", room, "  "
+    )
     rows = [["part", "parameters", "share"]]
     rows += [[part, f"{n:,}", f"{n / m.params:.2%}"] for part, n in m.split.items() if n or part == "head"]
     rows += [["total", f"{m.params:,}", ""], ["active per token", f"{m.active_params:,}", ""]]
     rows.append(["in matrix products", f"{m.matmul_params:,}", ""])
-    for line in columns(rows):
-        show("  " + line)
-    show("  the head is the embedding, counted once" if m.tied else "  the head has its own weights")
+    lines += ["  " + line for line in columns(rows)]
+    more = ["the head is the embedding, counted once" if m.tied else "the head has its own weights"]
     if m.stored is not None:
-        show(f"  stored as {m.stored.format}: {format_bytes(m.stored.nbytes)}")
+        text = f"stored as {m.stored.format}: {format_bytes(m.stored.nbytes)}"
         if m.stored.complete:
-            for dtype, (count, size) in m.stored.by_dtype.items():
-                show(f"    {dtype}: {count:,} numbers in {format_bytes(size)}")
+            text += ": " + ", ".join(
+                f"{dtype} {count:,} numbers in {format_bytes(size)}"
+                for dtype, (count, size) in m.stored.by_dtype.items()
+            )
+        more.append(text)
     if m.defaulted:
-        show("  missing in the config, so defaulted: " + ", ".join(m.defaulted))
+        more.append("missing in the config, so defaulted: " + ", ".join(m.defaulted))
     if m.source:
-        show(f"  source: {m.source}")
+        more.append(f"source: {m.source}")
+    return lines + [line for text in more for line in wrap("  " + text, room, "    ")]

@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from loadsheet.arch.read import model as find_model
-from loadsheet.cli.output import show, show_json, warn, warn_shadowed, width
+from loadsheet.cli.output import show, show_json, table, warn, warn_shadowed, width
 from loadsheet.errors import BadInput, shorten
 from loadsheet.hardware import gpu as find_gpu
 from loadsheet.hardware import gpus as all_gpus
 from loadsheet.money.price import Price, cheapest, parse_price, read_price_file
 from loadsheet.sheet import Sheet, plan
-from loadsheet.text import columns, gib_range, wrap
+from loadsheet.text import gib_range, wrap
 from loadsheet.units import GIB, format_duration, format_money, parse_count, parse_share
 
 _TRAIN = "Training: "
@@ -195,21 +195,10 @@ def comparison(sheets: list[Sheet], room: int) -> str:
     """One line per GPU: what fits first, then by the time of a step; the columns that there is room for."""
     rank = {"fits": 0, "tight": 1, "does_not_fit": 2}
     ordered = sorted(sheets, key=lambda s: (rank[s.verdict], s.compute.step_seconds.mid))
-    table = [_cells(s) for s in ordered]
-    names = [name for name in table[0] if any(row[name] for row in table)]
-    dropped: list[str] = []
-    while True:
-        lines = columns([names, *([row[name] or "–" for name in names] for row in table)], left=2)
-        spare = next((name for name in _SPARE if name in names), None)
-        if max(map(len, lines)) <= room or spare is None:
-            break
-        names.remove(spare)
-        dropped.append(spare)
     first = sheets[0]
     r = first.recipe
     text = f"{first.model.name} · {r.task} · batch {r.batch:,} × {r.seq:,} tokens · {first.gpus} GPU(s) each"
-    foot = wrap("left out for want of room: " + ", ".join(dropped), room, "  ") if dropped else []
-    return "\n".join([*wrap(text, room, "  "), "", *lines, *foot])
+    return "\n".join([*wrap(text, room, "  "), "", *table([_cells(s) for s in ordered], _SPARE, room)])
 
 
 def _cells(sheet: Sheet) -> dict[str, str]:
