@@ -15,7 +15,7 @@ from loadsheet.arch.work import DTYPE_BYTES
 from loadsheet.units import ceil_div
 
 #: elementwise functions by what their derivative needs
-KEEPS_INPUT = frozenset({"silu", "gelu", "gelu_tanh", "quick_gelu", "relu2", "swiglu_clamped"})
+KEEPS_INPUT = frozenset({"silu", "gelu", "gelu_tanh", "quick_gelu", "relu2", "softplus", "swiglu_clamped"})
 KEEPS_OUTPUT = frozenset({"relu", "sigmoid", "tanh"})
 
 
@@ -151,13 +151,23 @@ class Ops(Tape):
         return out
 
     def recomputed_attention(
-        self, q: Tensor, k: Tensor, v: Tensor, *, heads: int, head_dim: int, **reach: Any
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        heads: int,
+        head_dim: int,
+        value_dim: int | None = None,
+        **reach: Any,
     ) -> Tensor:
         """The written-out attention whose scores are made again in backward: keeps q, k, v (arXiv 2205.05198)."""
         work = self.work
-        out = self.new(work.tokens, heads * head_dim, q.symbol, q.dtype, q.grad or k.grad or v.grad)
+        value_dim = head_dim if value_dim is None else value_dim
+        symbol = q.symbol if value_dim == head_dim else "h·d_v"
+        out = self.new(work.tokens, heads * value_dim, symbol, q.dtype, q.grad or k.grad or v.grad)
         record = self.add_record("attention_recomputed", (q, k, v), out, (q, k, v))
-        per_pair = 4 * heads * head_dim * work.sequences
+        per_pair = 2 * heads * (head_dim + value_dim) * work.sequences
         record.forward_flops = per_pair * work.pairs(**reach)
         record.forward_flops_full = per_pair * work.pairs_full()
         scores = work.sequences * heads * work.pairs_full()

@@ -39,7 +39,77 @@ class AttentionNames:
     k_norm: str = "k_norm"
 
 
-class Attention(Layer):
+class AttentionCore(Layer):
+    """Scores, softmax and mix of given queries, keys and values, and the cache of keys and values.
+
+    `window`/`chunk`: how far a query looks back; `sees`: how many keys it uses at most, if fewer are
+    chosen than are kept.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        value_dim: int | None = None,
+        window: int | None = None,
+        chunk: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+        self.value_dim = head_dim if value_dim is None else value_dim
+        self.window, self.chunk, self.dropout = window, chunk, dropout
+        self.sees = window
+        self.q_width, self.kv_width = heads * head_dim, kv_heads * head_dim
+        self.mixed_width, self.v_width = heads * self.value_dim, kv_heads * self.value_dim
+        self.mixed_symbol = "q" if self.value_dim == head_dim else "h·d_v"
+
+    def core(self, q: Tensor, k: Tensor, v: Tensor, tape: Ops) -> Tensor:
+        """Scores, softmax and mix: written out or as one kernel."""
+        execution = tape.execution
+        q, k, v = (tape.cast(t, tape.compute_dtype) for t in (q, k, v))
+        eager = execution.attention == "eager"
+        if (execution.repeat_kv or eager) and self.kv_heads != self.heads:
+            k, v = tape.copy(k, self.q_width, "q"), tape.copy(v, self.mixed_width, self.mixed_symbol)
+        shape: dict[str, Any] = {"window": self.sees, "chunk": self.chunk}
+        if not eager:
+            return tape.attention(
+                q, k, v, heads=self.heads, key_dim=self.head_dim, value_dim=self.value_dim, **shape
+            )
+        if execution.recompute == "selective" and tape.training:
+            mixed = tape.recomputed_attention(
+                q, k, v, heads=self.heads, head_dim=self.head_dim, value_dim=self.value_dim, **shape
+            )
+            return tape.copy(mixed)
+        scores = tape.scores(q, k, heads=self.heads, key_dim=self.head_dim, **shape)
+        scores = tape.pointwise("scale", scores)
+        scores = tape.add(scores, tape.table("mask", 1))
+        weights = tape.cast(tape.softmax(scores, "fp32"), v.dtype)
+        if self.dropout > 0 and tape.dropout_on:
+            weights = tape.dropout(weights)
+        mixed = tape.mix(
+            weights, v, heads=self.heads, value_dim=self.value_dim, symbol=self.mixed_symbol, **shape
+        )
+        return tape.copy(mixed)  # back to (B, T, heads, head_dim): a copy, kept by the output projection
+
+    def cache(self, work: Work) -> tuple[CacheTensor, ...]:
+        """Keys and values of every token that a later query may still see."""
+        length = work.context
+        if self.window is not None:
+            length = smallest(length, self.window)
+        if self.chunk is not None:
+            length = smallest(length, self.chunk)
+        operands = {"B": work.sequences, "S": length, "h_kv": self.kv_heads, "d_h": self.head_dim}
+        elements = work.sequences * length * (self.kv_width + self.v_width)
+        expression = "2·B·S·h_kv·d_h"
+        if self.value_dim != self.head_dim:
+            expression, operands["d_v"] = "B·S·h_kv·(d_h + d_v)", self.value_dim
+        return (CacheTensor("keys and values", elements, "kv", expression, operands),)
+
+
+class Attention(AttentionCore):
     """softmax(q·kᵀ·scale)·v with h query heads and h_kv key/value heads of head_dim numbers.
 
     `qk_norm`: None, "head" (one weight of head_dim for all heads), "all" (over all heads at once) or
@@ -67,12 +137,13 @@ class Attention(Layer):
         dropout: float = 0.0,
         transposed: bool = False,
         names: AttentionNames | None = None,
+        value_dim: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            heads, kv_heads, head_dim, value_dim=value_dim, window=window, chunk=chunk, dropout=dropout
+        )
         names = names or AttentionNames()
-        self.hidden_size, self.heads, self.kv_heads, self.head_dim = hidden_size, heads, kv_heads, head_dim
-        self.window, self.chunk, self.rotary, self.dropout = window, chunk, rotary, dropout
-        self.q_width, self.kv_width = heads * head_dim, kv_heads * head_dim
+        self.hidden_size, self.rotary = hidden_size, rotary
         kv_symbol = "q" if kv_heads == heads else "kv"
         kv_bias = bias if kv_bias is None else kv_bias
         out_bias = bias if out_bias is None else out_bias
@@ -80,7 +151,7 @@ class Attention(Layer):
             self.own("sinks", (heads,), "other")
         self.qkv: Linear | None = None
         if fused_qkv:
-            width = self.q_width + 2 * self.kv_width
+            width = self.q_width + self.kv_width + self.v_width
             self.qkv = self.add(
                 names.qkv,
                 Linear(
@@ -103,11 +174,11 @@ class Attention(Layer):
             q_out = 2 * self.q_width if output_gate else self.q_width
             self.q = projection(names.q, q_out, "q", bias)
             self.k = projection(names.k, self.kv_width, kv_symbol, kv_bias)
-            self.v = projection(names.v, self.kv_width, kv_symbol, kv_bias)
+            self.v = projection(names.v, self.v_width, kv_symbol, kv_bias)
         self.o: Linear = self.add(
             names.o,
             Linear(
-                self.q_width,
+                self.mixed_width,
                 hidden_size,
                 bias=out_bias,
                 role="attention",
@@ -137,7 +208,7 @@ class Attention(Layer):
             packed = self.qkv.forward(x, tape)  # (B·T, q + 2·kv)
             q = tape.view(packed, self.q_width, "q")
             k = tape.view(packed, self.kv_width, self.kv_symbol)
-            v = tape.view(packed, self.kv_width, self.kv_symbol)
+            v = tape.view(packed, self.v_width, self.kv_symbol)
         else:
             q, k, v = self.q.forward(x, tape), self.k.forward(x, tape), self.v.forward(x, tape)
         if self.q_norm is not None and self.k_norm is not None:
@@ -146,39 +217,8 @@ class Attention(Layer):
             table = tape.table("rotary", self.head_dim)
             q, k = tape.rotary(q, table), tape.rotary(k, table)
         mixed = self.core(q, k, v, tape)  # (B·T, q)
-        return self.o.forward(mixed, tape)
+        return self.o.forward(self.gated(mixed, x, tape), tape)
 
-    def core(self, q: Tensor, k: Tensor, v: Tensor, tape: Ops) -> Tensor:
-        """Scores, softmax and mix: written out or as one kernel."""
-        execution = tape.execution
-        q, k, v = (tape.cast(t, tape.compute_dtype) for t in (q, k, v))
-        eager = execution.attention == "eager"
-        if (execution.repeat_kv or eager) and self.kv_heads != self.heads:
-            k, v = tape.copy(k, self.q_width, "q"), tape.copy(v, self.q_width, "q")
-        shape: dict[str, Any] = {"window": self.window, "chunk": self.chunk}
-        if not eager:
-            return tape.attention(
-                q, k, v, heads=self.heads, key_dim=self.head_dim, value_dim=self.head_dim, **shape
-            )
-        if execution.recompute == "selective" and tape.training:
-            mixed = tape.recomputed_attention(q, k, v, heads=self.heads, head_dim=self.head_dim, **shape)
-            return tape.copy(mixed)
-        scores = tape.scores(q, k, heads=self.heads, key_dim=self.head_dim, **shape)
-        scores = tape.pointwise("scale", scores)
-        scores = tape.add(scores, tape.table("mask", 1))
-        weights = tape.cast(tape.softmax(scores, "fp32"), v.dtype)
-        if self.dropout > 0 and tape.dropout_on:
-            weights = tape.dropout(weights)
-        mixed = tape.mix(weights, v, heads=self.heads, value_dim=self.head_dim, symbol="q", **shape)
-        return tape.copy(mixed)  # back to (B, T, heads, head_dim): a copy, kept by the output projection
-
-    def cache(self, work: Work) -> tuple[CacheTensor, ...]:
-        """Keys and values of every token that a later query may still see."""
-        length = work.context
-        if self.window is not None:
-            length = smallest(length, self.window)
-        if self.chunk is not None:
-            length = smallest(length, self.chunk)
-        operands = {"B": work.sequences, "S": length, "h_kv": self.kv_heads, "d_h": self.head_dim}
-        elements = 2 * work.sequences * length * self.kv_width
-        return (CacheTensor("keys and values", elements, "kv", "2·B·S·h_kv·d_h", operands),)
+    def gated(self, mixed: Tensor, x: Tensor, tape: Ops) -> Tensor:
+        """What stands between the mix and the output projection: nothing, unless a family has a gate there."""
+        return mixed
