@@ -38,8 +38,9 @@ class Sizes:
 
 
 #: what a missing key means: hidden_size/num_attention_heads (or as many KV heads as query heads), or an
-#: error, because the published class would put in the size of one model; a head_dim may also be ignored
-Missing = Literal["divide", "error", "ignore"]
+#: error, because the published class would put in the size of one model ("error": null still divides;
+#: "required": null is an error too); a head_dim may also be ignored
+Missing = Literal["divide", "error", "required", "ignore"]
 
 
 def read_sizes(
@@ -55,14 +56,18 @@ def read_sizes(
     hidden = c.size("hidden_size")
     heads = c.size("num_attention_heads")
     dim = 0
-    if head_dim == "error":
+    if head_dim == "required":
+        dim = c.size("head_dim")
+    elif head_dim == "error":
         dim = c.size_or_null("head_dim") or 0
     elif head_dim == "divide":
         dim = c.size("head_dim", default=0)
     if not dim:
         c.divides("num_attention_heads", heads, "hidden_size", hidden)
         dim = hidden // heads
-    if kv_heads == "error":
+    if kv_heads == "required":
+        groups = c.size("num_key_value_heads")
+    elif kv_heads == "error":
         groups = c.size_or_null("num_key_value_heads") or heads
     else:
         groups = c.size("num_key_value_heads", default=heads)
@@ -141,6 +146,8 @@ def assemble(
     head_name: str = "lm_head",
     head_bias: bool = False,
     embedding_width: int | None = None,
+    embedding_rows: int | None = None,
+    head_rows: int | None = None,
     extras: tuple[tuple[str, Layer], ...] = (),
     symbols: dict[str, int] | None = None,
 ) -> Model:
@@ -160,13 +167,19 @@ def assemble(
         hidden_size=s.hidden_size,
         vocab_size=s.vocab_size,
         max_length=s.max_length,
-        embedding=Embedding(s.vocab_size, width),
+        embedding=Embedding(embedding_rows or s.vocab_size, width),
         embedding_name=embedding_name,
         runs=tuple((block, keys.count(key)) for block, key in zip(blocks, distinct, strict=True)),
         final_norm=Norm(s.hidden_size, norm) if norm is not None else None,
         final_norm_name=final_norm_name,
         head=Linear(
-            width, s.vocab_size, bias=head_bias, role="head", symbol="V", tp="vocab", quantisable=False
+            width,
+            head_rows or s.vocab_size,
+            bias=head_bias,
+            role="head",
+            symbol="V",
+            tp="vocab",
+            quantisable=False,
         ),
         head_name=head_name,
         tied=s.tied,
