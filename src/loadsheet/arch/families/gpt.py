@@ -53,6 +53,7 @@ def gpt2(c: Config) -> Model:
             rotary=False,
             transposed=True,
             dropout=attention_dropout,
+            upcast_softmax=False,
             names=AttentionNames(qkv="c_attn", o="c_proj"),
         )
         mlp = MLP(d, s.intermediate_size, s.activation, bias=True, names=("c_fc", "c_proj"), transposed=True)
@@ -108,6 +109,7 @@ def gpt_neox(c: Config) -> Model:
             d // heads,
             bias=bias,
             fused_qkv=True,
+            joined_heads=True,
             names=AttentionNames(qkv="query_key_value", o="dense"),
         )
         mlp = MLP(d, s.intermediate_size, s.activation, bias=True, names=("dense_h_to_4h", "dense_4h_to_h"))

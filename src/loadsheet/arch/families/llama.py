@@ -104,7 +104,9 @@ def phi3(c: Config) -> Model:
     keys = [(optional_window(c), None)] * s.num_layers
 
     def block(k: Reach) -> Block:
-        return pre_norm(s, attention(s, k, fused_qkv=True), gated_mlp(s, fused="gate_up_proj"))
+        return pre_norm(
+            s, attention(s, k, fused_qkv=True, joined_heads=True), gated_mlp(s, fused="gate_up_proj")
+        )
 
     return assemble(c, s, block, keys, norm=RMS)
 
@@ -177,7 +179,7 @@ def stablelm(c: Config) -> Model:
     qk_norm = c.flag("qk_layernorm", default=False)
 
     def block(_: Any) -> Block:
-        mixer = attention(s, bias=bias, out_bias=False)
+        mixer = attention(s, bias=bias, out_bias=False, joined_heads=True)
         if qk_norm:
             mixer.q_norm = mixer.add("q_layernorm", HeadNorms(s.heads, s.head_dim))
             mixer.k_norm = mixer.add("k_layernorm", HeadNorms(s.kv_heads, s.head_dim))
@@ -218,7 +220,7 @@ def glm(c: Config) -> Model:
     def block(_: Any) -> Block:
         d = s.hidden_size
         return Block(
-            attention(s, bias=bias, out_bias=False),
+            attention(s, bias=bias, out_bias=False, joined_heads=True),
             gated_mlp(s, fused="gate_up_proj"),
             norm_1=Norm(d, RMS),
             norm_2=Norm(d, RMS),
@@ -299,7 +301,9 @@ def phi(c: Config) -> Model:
         square_heads(c, s)
 
     def block(_: Any) -> Block:
-        mixer = attention(s, bias=True, names=names, qk_norm=qk_norm, norm_style=LAYER_NORM)
+        mixer = attention(
+            s, bias=True, names=names, qk_norm=qk_norm, norm_style=LAYER_NORM, joined_heads=True
+        )
         mlp = MLP(s.hidden_size, s.intermediate_size, s.activation, bias=True, names=("fc1", "fc2"))
         return Block(mixer, mlp, norm_1=Norm(s.hidden_size, LAYER_NORM), parallel=True, dropout=dropout)
 

@@ -174,7 +174,7 @@ def gpt_oss(c: Config) -> Model:
             routed(s, s.intermediate_size, experts, k, layout="in_out", bias=True),
             router_name="router",
         )
-        return pre_norm(s, attention(s, reach, bias=bias, sinks=True), mlp)
+        return pre_norm(s, attention(s, reach, bias=bias, sinks=True, upcast_softmax=False), mlp)
 
     return assemble(c, s, block, keys, norm=RMS, symbols={"f_e": s.intermediate_size, "E": experts, "k": k})
 
@@ -204,7 +204,7 @@ def llama4(c: Config) -> Model:
 
     def block(key: tuple[bool, Reach, bool]) -> Block:
         is_sparse, reach, rotary = key
-        mixer = attention(s, reach, bias=bias, rotary=rotary)
+        mixer = attention(s, reach, bias=bias, rotary=rotary, upcast_softmax=False)
         layout: Literal["in_out"] = "in_out"
         mlp: Any
         if is_sparse:

@@ -43,7 +43,9 @@ class AttentionCore(Layer):
     """Scores, softmax and mix of given queries, keys and values, and the cache of keys and values.
 
     `window`/`chunk`: how far a query looks back; `sees`: how many keys it uses at most, if fewer are
-    chosen than are kept.
+    chosen than are kept. `upcast_softmax`: written out, the softmax is in fp32 and copied back.
+    `joined_heads`: transformers' module joins each head anew from a rotated and an unrotated part, heads
+    first; what attention returns lies the same way and is copied for the output projection.
     """
 
     def __init__(
@@ -56,11 +58,14 @@ class AttentionCore(Layer):
         window: int | None = None,
         chunk: int | None = None,
         dropout: float = 0.0,
+        upcast_softmax: bool = True,
+        joined_heads: bool = False,
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.value_dim = head_dim if value_dim is None else value_dim
         self.window, self.chunk, self.dropout = window, chunk, dropout
+        self.upcast_softmax, self.joined_heads = upcast_softmax, joined_heads
         self.sees = window
         self.q_width, self.kv_width = heads * head_dim, kv_heads * head_dim
         self.mixed_width, self.v_width = heads * self.value_dim, kv_heads * self.value_dim
@@ -75,18 +80,21 @@ class AttentionCore(Layer):
             k, v = tape.copy(k, self.q_width, "q"), tape.copy(v, self.mixed_width, self.mixed_symbol)
         shape: dict[str, Any] = {"window": self.sees, "chunk": self.chunk}
         if not eager:
-            return tape.attention(
+            mixed = tape.attention(
                 q, k, v, heads=self.heads, key_dim=self.head_dim, value_dim=self.value_dim, **shape
             )
+            return tape.copy(mixed) if self.joined_heads and execution.kernels == "eager" else mixed
         if execution.recompute == "selective" and tape.training:
             mixed = tape.recomputed_attention(
                 q, k, v, heads=self.heads, head_dim=self.head_dim, value_dim=self.value_dim, **shape
             )
             return tape.copy(mixed)
+        # a batched product takes heads in one piece: of q, k, v in one tensor it keeps a copy of the part
+        q, k, v = (t if t.symbol == t.storage.symbol else tape.copy(t) for t in (q, k, v))
         scores = tape.scores(q, k, heads=self.heads, key_dim=self.head_dim, **shape)
         scores = tape.pointwise("scale", scores)
         scores = tape.add(scores, tape.table("mask", 1))
-        weights = tape.cast(tape.softmax(scores, "fp32"), v.dtype)
+        weights = tape.cast(tape.softmax(scores, "fp32" if self.upcast_softmax else None), v.dtype)
         if self.dropout > 0 and tape.dropout_on:
             weights = tape.dropout(weights)
         mixed = tape.mix(
@@ -113,7 +121,7 @@ class Attention(AttentionCore):
     """softmax(q·kᵀ·scale)·v with h query heads and h_kv key/value heads of head_dim numbers.
 
     `qk_norm`: None, "head" (one weight of head_dim for all heads), "all" (over all heads at once) or
-    "per_head" (a weight for each head). `window`/`chunk`: how far a query looks back.
+    "per_head" (a weight for each head). `window`/`chunk`: how far a query looks back. `gate`: an OutputGate.
     """
 
     def __init__(
@@ -138,9 +146,20 @@ class Attention(AttentionCore):
         transposed: bool = False,
         names: AttentionNames | None = None,
         value_dim: int | None = None,
+        gate: Any = None,
+        upcast_softmax: bool = True,
+        joined_heads: bool = False,
     ) -> None:
         super().__init__(
-            heads, kv_heads, head_dim, value_dim=value_dim, window=window, chunk=chunk, dropout=dropout
+            heads,
+            kv_heads,
+            head_dim,
+            value_dim=value_dim,
+            window=window,
+            chunk=chunk,
+            dropout=dropout,
+            upcast_softmax=upcast_softmax,
+            joined_heads=joined_heads,
         )
         names = names or AttentionNames()
         self.hidden_size, self.rotary = hidden_size, rotary
@@ -201,6 +220,7 @@ class Attention(AttentionCore):
 
             self.q_norm = self.add(names.q_norm, head_norm(heads))
             self.k_norm = self.add(names.k_norm, head_norm(kv_heads))
+        self.gate: Any = self.add("", gate)
 
     def forward(self, x: Tensor, tape: Ops) -> Tensor:
         """(B·T, d) → (B·T, d)."""
@@ -220,5 +240,5 @@ class Attention(AttentionCore):
         return self.o.forward(self.gated(mixed, x, tape), tape)
 
     def gated(self, mixed: Tensor, x: Tensor, tape: Ops) -> Tensor:
-        """What stands between the mix and the output projection: nothing, unless a family has a gate there."""
-        return mixed
+        """What stands between the mix and the output projection: nothing, or the gate of `layers/gates.py`."""
+        return mixed if self.gate is None else self.gate.forward(mixed, x, tape)
