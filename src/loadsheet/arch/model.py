@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from loadsheet.arch.layers.attention import CacheTensor
-from loadsheet.arch.layers.base import Embedding, Layer, Linear, Norm, Parameter
+from loadsheet.arch.layers.base import Embedding, Layer, Linear, Norm, Parameter, Stem
+from loadsheet.arch.layers.tower import Tower
 from loadsheet.arch.ops import Ops
 from loadsheet.arch.stored import StoredWeights
 from loadsheet.arch.tape import Storage, Summary, Tensor
@@ -22,6 +23,9 @@ class Block(Layer):
     sub-layer and before the addition (`post_1`, `post_2`). `parallel`: attention and MLP read the same
     stream and are added together (GPT-NeoX, Phi, Cohere).
     """
+
+    #: elements of matrices that this block applies and an earlier one owns (Zamba's shared transformer)
+    reused_matmul = 0
 
     def __init__(
         self,
@@ -189,7 +193,8 @@ class Model:
         A looped layer counts as often as it is passed.
         """
         tied_head = self.head.in_features * self.head.out_features if self.tied else 0
-        return self._sum(lambda p: p.active_numel if p.matmul else 0, looped=True) + tied_head
+        reused = sum(count * block.reused_matmul for block, count in self.runs)
+        return self._sum(lambda p: p.active_numel if p.matmul else 0, looped=True) + tied_head + reused
 
     @cached_property
     def split(self) -> dict[str, int]:
@@ -240,9 +245,10 @@ class Model:
 
     @cached_property
     def looked_up_params(self) -> int:
-        """Parameters that are only looked up, a row per token: positions, and the embedding unless tied."""
+        """Parameters that no product reads: tables looked up by row (the embedding unless tied), idle towers."""
         total = 0 if self.tied else self.embedding.numel
-        return total + sum(layer.numel for _, layer in self.extras if isinstance(layer, Embedding))
+        parts = (part for _, layer in self.extras for part in layer.parts())
+        return total + sum(part.numel for part in parts if isinstance(part, Embedding | Tower))
 
     def linears(self) -> Iterator[tuple[str, Linear, int]]:
         """(name, layer, how many) of every linear layer inside the blocks."""
@@ -312,9 +318,14 @@ class Model:
                 x = tape.add(x, layer.forward(positions, tape))
             elif isinstance(layer, Norm):
                 x = layer.forward(x, tape)
+            elif isinstance(layer, Stem):
+                x = layer.begin(x, ids, tape)
         return x
 
     def _finish(self, x: Tensor, tape: Ops, *, loss: bool) -> Tensor:
+        for _, layer in self.extras:
+            if isinstance(layer, Stem):
+                x = layer.end(x, tape)
         if self.final_norm is not None:
             x = self.final_norm.forward(x, tape)
         if not loss:

@@ -88,6 +88,18 @@ class Layer:
             yield from child.parts()
 
 
+class Stem(Layer):
+    """What stands around the blocks and takes part in the walk: after the embedding, before the final norm."""
+
+    def begin(self, x: Tensor, ids: Tensor, tape: Ops) -> Tensor:
+        """The embedding of the tokens → the residual stream of the first block."""
+        return x
+
+    def end(self, x: Tensor, tape: Ops) -> Tensor:
+        """The residual stream after the last block → the input of the final norm."""
+        return x
+
+
 class Linear(Layer):
     """y = x·Wᵀ + b. `tag` is its module name, which LoRA targets; `symbol` names its width in formulas."""
 
@@ -143,7 +155,8 @@ class NormStyle:
     kind: Literal["rms", "layer"] = "rms"
     weight: bool = True
     bias: bool = False
-    plus_one: bool = False  # Gemma: multiplies by (1 + w) in fp32, before casting back
+    plus_one: bool = False  # multiplies by 1 + w (Gemma) or w (OLMo 2, gpt-oss) in fp32, before casting back
+    written_out: bool = False  # Cohere: a LayerNorm in elementwise steps, in fp32
     names: tuple[str, str] = field(default=("weight", "bias"))
 
 
@@ -165,14 +178,15 @@ class Norm(Layer):
     def forward(self, x: Tensor, tape: Ops) -> Tensor:
         """Same shape; fused: one kernel; eager RMSNorm: cast up, square, rsqrt, multiply, cast, weight."""
         style = self.style
-        if style.kind == "layer":  # one kernel in PyTorch too
-            return tape.norm(x, statistics=2, numel=self.numel, groups=self.groups)
-        if tape.execution.kernels == "fused":
-            return tape.norm(x, statistics=1, numel=self.numel, groups=self.groups)
-        wide = tape.cast(x, "fp32")
-        normed = tape.multiply(wide, tape.mean_square_root(wide, self.groups))
+        layer = style.kind == "layer"
+        if tape.execution.kernels == "fused" or (layer and not style.written_out):  # PyTorch has that kernel too
+            return tape.norm(x, statistics=2 if layer else 1, numel=self.numel, groups=self.groups)
+        wide = squared = tape.cast(x, "fp32")
+        if layer:  # x minus its mean, computed twice: for the variance and for the output
+            squared, wide = tape.pointwise("centre", wide), tape.pointwise("centre", wide)
+        normed = tape.multiply(wide, tape.mean_square_root(squared, self.groups))
         if not style.weight:
             return tape.cast(normed, x.dtype)
-        if style.plus_one:
+        if style.plus_one or layer:
             return tape.cast(tape.scale_by_weight(normed, self.numel), x.dtype)
         return tape.scale_by_weight(tape.cast(normed, x.dtype), self.numel)

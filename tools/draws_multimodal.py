@@ -1,0 +1,207 @@
+"""Record what transformers builds of windowed, key-sharing and multimodal decoders (not a test itself).
+
+    python tools/draws_multimodal.py tests/data
+
+writes `arch_multimodal.json.gz`: for each model type its default configuration, the same with three layers
+where that exists, and random ones, each with the total, whether the head is tied, a digest of names and
+shapes, and how far back the cache of each layer reaches. Needs torch and transformers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from random import Random
+
+from make_random_configs import (
+    KEPT,
+    Draw,
+    alternating,
+    attempt,
+    build,
+    experts,
+    flags,
+    layer_types,
+    plain,
+    record,
+    some_window,
+    write,
+)
+
+COUNT = 8  # random configurations of each model type
+KINDS = ("sliding_attention", "full_attention")
+
+
+# -- windows ---------------------------------------------------------------------------------------
+
+
+def exaone4(r: Random) -> Draw:
+    """Windows by a pattern, by a list, or not at all (then its class wants the list)."""
+    config = plain()(r)
+    if r.random() < 0.5:
+        del config["head_dim"]
+        config["hidden_size"] = config["num_attention_heads"] * r.choice([8, 16, 24])
+    pattern = r.choice([{}, {"sliding_window_pattern": 2}, {"sliding_window_pattern": 3}])
+    config |= some_window(r) | pattern | layer_types(r, config, *KINDS)
+    if "layer_types" in config and r.random() < 0.4:
+        config |= {"sliding_window": None, "layer_types": ["full_attention"] * config["num_hidden_layers"]}
+    return config
+
+
+def granite_swa(r: Random) -> Draw:
+    """Sinks, and layers without positions."""
+    config = alternating("attention_bias", "mlp_bias", windows=some_window)(r)
+    if r.random() < 0.5:
+        config["layer_rope_theta"] = [r.choice([0, 10000.0]) for _ in range(config["num_hidden_layers"])]
+    return config
+
+
+# -- Gemma 3n and 4 --------------------------------------------------------------------------------
+
+
+def sharing(r: Random, config: Draw, *, everything: bool) -> Draw:
+    """Some of the last layers read the keys of others; each kind of layer has one that keeps them."""
+    layers = max(config["num_hidden_layers"], 3)
+    shared = r.choice([0, 1, layers - 2, layers - 1, layers if everything else 0])
+    kept = [r.choice(KINDS) for _ in range(layers - shared)]
+    rest = [r.choice(kept or KINDS) for _ in range(shared)]
+    if everything:  # the class makes the last one full
+        (rest or kept)[-1] = "full_attention"
+        if kept and "full_attention" not in kept:
+            kept[0] = "full_attention"
+    return {"num_hidden_layers": layers, "layer_types": kept + rest, "num_kv_shared_layers": shared}
+
+
+def gemma3n_text(r: Random) -> Draw:
+    """Streams, ranks, widths by layer, sparse layers."""
+    config = plain("attention_bias", "altup_correct_scale")(r) | some_window(r)
+    config |= sharing(r, config, everything=False)
+    layers = config["num_hidden_layers"]
+    if r.random() < 0.5:
+        config["intermediate_size"] = [r.choice([32, 48, 64]) for _ in range(layers)]
+    if r.random() < 0.5:
+        config["activation_sparsity_pattern"] = [r.choice([0.0, 0.5, 0.95]) for _ in range(layers)]
+    return config | {
+        "hidden_size_per_layer_input": r.choice([4, 16]), "vocab_size_per_layer_input": r.choice([50, 90]),
+        "altup_num_inputs": r.choice([2, 3, 4]), "laurel_rank": r.choice([2, 8, 20]),
+        "hidden_activation": r.choice(["gelu_pytorch_tanh", "silu"]),
+    }  # fmt: skip
+
+
+def gemma4_unified_text(r: Random) -> Draw:
+    """Other heads in full attention, values made of keys, wide MLPs where keys are shared."""
+    config = plain("attention_bias", "attention_k_eq_v", "use_double_wide_mlp")(r) | some_window(r)
+    if r.random() < 0.7:
+        config |= sharing(r, config, everything=True)
+    heads = config["num_attention_heads"]
+    divisors = [k for k in range(1, heads + 1) if heads % k == 0]
+    config |= {"global_head_dim": r.choice([8, 24, 48])}
+    return config | r.choice([{}, {"num_global_key_value_heads": r.choice([*divisors, None])}])
+
+
+def gemma4_text(r: Random) -> Draw:
+    """The same with per-layer embeddings and mixtures, both perhaps off."""
+    config = gemma4_unified_text(r)
+    narrow = r.choice([0, 4, 16])
+    config |= {"hidden_size_per_layer_input": narrow, "vocab_size_per_layer_input": r.choice([50, 90])}
+    if r.random() < 0.5:
+        mixture = experts(r, "num_experts")
+        config |= {
+            "enable_moe_block": True, "num_experts": mixture["num_experts"],
+            "top_k_experts": mixture["num_experts_per_tok"], "moe_intermediate_size": r.choice([16, 33]),
+        }  # fmt: skip
+    return config
+
+
+def assistant(kind: str) -> Callable[[Random], Draw]:
+    """A draft model whose layers all read another model's keys."""
+
+    def draw(r: Random) -> Draw:
+        text = gemma4_unified_text(r) | {"model_type": kind}
+        layers = text["num_hidden_layers"]
+        text["num_kv_shared_layers"] = r.choice([0, layers])
+        if kind == "gemma4_text":
+            text |= {
+                "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "use_double_wide_mlp": False,
+            }  # fmt: skip
+        return flags(r, "use_ordered_embeddings", "tie_word_embeddings") | {
+            "text_config": text, "backbone_hidden_size": r.choice([32, 100]), "num_centroids": r.choice([4, 10]),
+        }  # fmt: skip
+
+    return draw
+
+
+DRAWS: dict[str, Callable[[Random], Draw]] = {
+    "cwm": alternating("mlp_bias"),
+    "exaone4": exaone4,
+    "gemma3n_text": gemma3n_text,
+    "gemma4_assistant": assistant("gemma4_text"),
+    "gemma4_text": gemma4_text,
+    "gemma4_unified_assistant": assistant("gemma4_unified_text"),
+    "gemma4_unified_text": gemma4_unified_text,
+    "granite_swa": granite_swa,
+    "ministral": alternating(),
+    "vaultgemma": alternating("attention_bias", windows=some_window),
+}
+
+#: what the default configuration needs to be built at all
+NEEDED: dict[str, Draw] = {
+    "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}},
+    "ministral": {"head_dim": 128},
+}
+
+
+def without_noise(config: Draw) -> Draw:
+    """A configuration as saved, without what no architecture depends on."""
+    return {
+        key: without_noise(value) if isinstance(value, dict) else value
+        for key, value in config.items()
+        if key in KEPT or key not in NOISE
+    }
+
+
+NOISE = {
+    "_name_or_path", "architectures", "attention_dropout", "bos_token_id", "chunk_size_feed_forward", "dtype",
+    "eos_token_id", "id2label", "initializer_range", "is_encoder_decoder", "label2id", "output_attentions",
+    "output_hidden_states", "pad_token_id", "problem_type", "return_dict", "rms_norm_eps", "rope_parameters",
+    "transformers_version", "use_cache",
+}  # fmt: skip
+
+
+def recorded(model_type: str, config: Draw) -> Draw:
+    """The configuration as transformers saves it, and what it makes of it."""
+    made, _ = build(model_type, config)
+    return {"config": without_noise(made.to_dict()), **record(model_type, config)}
+
+
+def record_all(model_type: str) -> dict[str, list[Draw] | Draw]:
+    """Default, three layers, and `COUNT` random ones."""
+    needed = NEEDED.get(model_type, {})
+    found: dict[str, list[Draw] | Draw] = {"default": recorded(model_type, needed)}
+    if (shallow := attempt(model_type, needed | {"num_hidden_layers": 3})) is not None:
+        found["depth3"] = recorded(model_type, needed | {"num_hidden_layers": 3}) | shallow
+    drawn: list[Draw] = []
+    number = 0
+    while len(drawn) < COUNT:
+        config = DRAWS[model_type](Random(f"{model_type}/{number}"))
+        number += 1
+        if number > 20 * COUNT:
+            raise RuntimeError(f"{model_type}: only {len(drawn)} of {number} drawn ones could be built")
+        if (result := attempt(model_type, config)) is not None:
+            drawn.append({"config": {"model_type": model_type, **config}, **result})
+    return found | {"random": drawn}
+
+
+def main(folder: Path) -> None:
+    """Write the file into `folder`."""
+    transformers = import_module("transformers")
+    transformers.logging.set_verbosity_error()
+    source = f"transformers {transformers.__version__}, built on the meta device"
+    models = {kind: record_all(kind) for kind in sorted(DRAWS)}
+    write(folder / "arch_multimodal.json.gz", {"source": source, "models": models})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
