@@ -370,20 +370,7 @@ def test_every_figure_has_an_answer() -> None:
     assert sorted(COMPUTED) == sorted(f["id"] for f in FIGURES)
 
 
-#: figures that the package does not give yet, and why
-OPEN = {
-    f"4.2-k{i}": "the written-out softmax is taken in fp32 (7·a·s/h); GPT-2's and Megatron's is in 16 bits (5·a·s/h)"
-    for i in range(1, 6)
-}
-
-
-def _figure(figure: dict[str, Any]) -> Any:
-    reason = OPEN.get(figure["id"])
-    marks = [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True)]
-    return pytest.param(figure, id=figure["id"], marks=marks)
-
-
-@pytest.mark.parametrize("figure", [_figure(f) for f in FIGURES])
+@pytest.mark.parametrize("figure", FIGURES, ids=[f["id"] for f in FIGURES])
 def test_figure(figure: dict[str, Any]) -> None:
     """One figure of the lecture (or the right one where its note says that the lecture is off)."""
     value = figure["value"]
