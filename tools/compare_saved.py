@@ -33,6 +33,8 @@ COMMON = {
     "max_position_embeddings": 512,
     "tie_word_embeddings": False,
 }
+#: on the CPU a dropout mask has the dtype of its tensor, on CUDA one byte; the tape counts the byte
+NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 SQUARE = {**COMMON, "num_key_value_heads": 8}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": COMMON,
@@ -40,16 +42,16 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3": COMMON,
     "mistral": {**COMMON, "sliding_window": 4096},
     "gemma2": {**COMMON, "sliding_window": 4096},
-    "gpt2": {
-        "n_embd": 128, "n_head": 8, "vocab_size": 500, "n_positions": 512, "resid_pdrop": 0.1, "embd_pdrop": 0.1,
-    },
+    "gpt2": {"n_embd": 128, "n_head": 8, "vocab_size": 500, "n_positions": 512, **NO_DROPOUT},
     "gpt_neox": {**SQUARE, "hidden_act": "gelu"},
     "phi3": COMMON,
     "mixtral": {**COMMON, "num_local_experts": 4, "num_experts_per_tok": 2},
     "olmo2": COMMON,
     "starcoder2": COMMON,
-    "opt": {"hidden_size": 128, "ffn_dim": 320, "num_attention_heads": 8, "vocab_size": 500,
-            "max_position_embeddings": 512},
+    "opt": {
+        "hidden_size": 128, "ffn_dim": 320, "num_attention_heads": 8, "vocab_size": 500,
+        "max_position_embeddings": 512, "dropout": 0.0,
+    },
     "phi": SQUARE,
     "cohere": COMMON,
     "stablelm": COMMON,
@@ -75,15 +77,13 @@ def depth_key(model_type: str) -> str:
     return "n_layer" if model_type == "gpt2" else "num_hidden_layers"
 
 
-def configuration(model_type: str, layers: int, attention: str) -> dict[str, Any]:
+def configuration(model_type: str, layers: int) -> dict[str, Any]:
     """The small config of a model type with that many layers."""
     config = {
         k: v
         for k, v in MODELS[model_type].items()
         if k != "head_dim" or model_type not in ALSO_WITHOUT_HEAD_DIM
     }
-    if model_type == "gpt2":  # the CPU has no one-kernel attention with dropout
-        config["attn_pdrop"] = 0.1 if attention == "eager" else 0.0
     return {**config, depth_key(model_type): layers, "model_type": model_type}
 
 
@@ -91,7 +91,7 @@ def measured(model_type: str, layers: int, dtype: str, attention: str) -> Kept:
     """(dtype, shape, bytes of the storage) of everything that transformers keeps, and how often."""
     torch, transformers = import_module("torch"), import_module("transformers")
     torch.manual_seed(0)
-    config = configuration(model_type, layers, attention)
+    config = configuration(model_type, layers)
     del config["model_type"]
     made = transformers.AutoConfig.for_model(model_type, pad_token_id=None, use_cache=False, **config)
     made._attn_implementation = attention
@@ -116,7 +116,7 @@ def measured(model_type: str, layers: int, dtype: str, attention: str) -> Kept:
 def ours(model_type: str, layers: int, dtype: str, attention: str) -> Taped:
     """The same from the tape: norms and activations written out; KV heads copied by eager attention only."""
     execution = Execution(attention="eager" if attention == "eager" else "sdpa", kernels="eager")
-    model = build(configuration(model_type, layers, attention))
+    model = build(configuration(model_type, layers))
     return model.walk(
         lambda: Ops(Work(BATCH, LENGTH), execution, dtype=dtype, grad_bytes=2 if dtype == "bf16" else 4)
     )

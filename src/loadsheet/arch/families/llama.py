@@ -10,6 +10,7 @@ from loadsheet.arch.families.parts import (
     GEMMA_RMS,
     LAYER_NORM,
     RMS,
+    WIDE_RMS,
     Reach,
     Sizes,
     assemble,
@@ -139,14 +140,14 @@ def olmo2(c: Config) -> Model:
     def block(k: Reach) -> Block:
         d = s.hidden_size
         return Block(
-            attention(s, k, bias=bias, qk_norm="all"),
+            attention(s, k, bias=bias, qk_norm="all", norm_style=WIDE_RMS),
             gated_mlp(s),
-            post_1=Norm(d, RMS),
-            post_2=Norm(d, RMS),
+            post_1=Norm(d, WIDE_RMS),
+            post_2=Norm(d, WIDE_RMS),
             norm_names=("", "", "post_attention_layernorm", "post_feedforward_layernorm"),
         )
 
-    return assemble(c, s, block, keys, norm=RMS)
+    return assemble(c, s, block, keys, norm=WIDE_RMS)
 
 
 def starcoder2(c: Config) -> Model:
@@ -195,7 +196,7 @@ def cohere(c: Config) -> Model:
     second = c.data.get("model_type") == "cohere2"
     s = read_sizes(c, tied=True)
     bias = c.flag("attention_bias", default=False)
-    norm = NormStyle("layer", bias=False)
+    norm = NormStyle("layer", written_out=True)
     qk_norm = "per_head" if not second and c.flag("use_qk_norm", default=False) else None
     keys = [FULL] * s.num_layers
     if second:
@@ -274,7 +275,9 @@ def gemma2(c: Config) -> Model:
     def block(k: Reach) -> Block:
         d = s.hidden_size
         return Block(
-            attention(s, k, bias=bias, qk_norm="head" if third else None, norm_style=GEMMA_RMS),
+            attention(
+                s, k, bias=bias, qk_norm="head" if third else None, norm_style=GEMMA_RMS, softcap=not third
+            ),
             gated_mlp(s),
             norm_1=Norm(d, GEMMA_RMS),
             norm_2=Norm(d, GEMMA_RMS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from loadsheet.arch.config import LIMITS, Config
@@ -10,6 +11,7 @@ from loadsheet.arch.families.parts import (
     FULL,
     LAYER_NORM,
     RMS,
+    WIDE_RMS,
     Reach,
     Sizes,
     assemble,
@@ -162,7 +164,7 @@ def phimoe(c: Config) -> Model:
 
 def gpt_oss(c: Config) -> Model:
     """gpt-oss: attention sinks, biases in everything, windows in every second layer."""
-    s = read_sizes(c, head_dim="error", kv_heads="error")
+    s = replace(read_sizes(c, head_dim="error", kv_heads="error"), activation="swiglu_clamped")
     experts, k = expert_counts(c, "num_local_experts")
     bias = c.flag("attention_bias", default=True)
     window = optional_window(c, 128)
@@ -174,9 +176,10 @@ def gpt_oss(c: Config) -> Model:
             routed(s, s.intermediate_size, experts, k, layout="in_out", bias=True),
             router_name="router",
         )
-        return pre_norm(s, attention(s, reach, bias=bias, sinks=True, upcast_softmax=False), mlp)
+        mixer = attention(s, reach, bias=bias, sinks=True, upcast_softmax=False)
+        return pre_norm(s, mixer, mlp, WIDE_RMS)
 
-    return assemble(c, s, block, keys, norm=RMS, symbols={"f_e": s.intermediate_size, "E": experts, "k": k})
+    return assemble(c, s, block, keys, norm=WIDE_RMS, symbols={"f_e": s.intermediate_size, "E": experts, "k": k})
 
 
 def llama4(c: Config) -> Model:

@@ -14,7 +14,7 @@ from loadsheet.errors import BadConfig, shorten
 
 RMS = NormStyle("rms")
 LAYER_NORM = NormStyle("layer", bias=True)
-GEMMA_RMS = NormStyle("rms", plus_one=True)
+GEMMA_RMS = WIDE_RMS = NormStyle("rms", plus_one=True)
 
 #: (window, chunk) of one layer, in tokens; None looks back without limit
 Reach = tuple[int | None, int | None]

@@ -46,6 +46,7 @@ class AttentionCore(Layer):
     chosen than are kept. `upcast_softmax`: written out, the softmax is in fp32 and copied back.
     `joined_heads`: transformers' module joins each head anew from a rotated and an unrotated part, heads
     first; what attention returns lies the same way and is copied for the output projection.
+    `softcap`: scores are squeezed by a tanh (Gemma 2).
     """
 
     def __init__(
@@ -60,12 +61,14 @@ class AttentionCore(Layer):
         dropout: float = 0.0,
         upcast_softmax: bool = True,
         joined_heads: bool = False,
+        softcap: bool = False,
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.value_dim = head_dim if value_dim is None else value_dim
         self.window, self.chunk, self.dropout = window, chunk, dropout
         self.upcast_softmax, self.joined_heads = upcast_softmax, joined_heads
+        self.softcap = softcap
         self.sees = window
         self.q_width, self.kv_width = heads * head_dim, kv_heads * head_dim
         self.mixed_width, self.v_width = heads * self.value_dim, kv_heads * self.value_dim
@@ -93,6 +96,8 @@ class AttentionCore(Layer):
         q, k, v = (t if t.symbol == t.storage.symbol else tape.copy(t) for t in (q, k, v))
         scores = tape.scores(q, k, heads=self.heads, key_dim=self.head_dim, **shape)
         scores = tape.pointwise("scale", scores)
+        if self.softcap:
+            scores = tape.pointwise("scale", tape.pointwise("tanh", scores))
         scores = tape.add(scores, tape.table("mask", 1))
         weights = tape.cast(tape.softmax(scores, "fp32" if self.upcast_softmax else None), v.dtype)
         if self.dropout > 0 and tape.dropout_on:
@@ -149,6 +154,7 @@ class Attention(AttentionCore):
         gate: Any = None,
         upcast_softmax: bool = True,
         joined_heads: bool = False,
+        softcap: bool = False,
     ) -> None:
         super().__init__(
             heads,
@@ -160,6 +166,7 @@ class Attention(AttentionCore):
             dropout=dropout,
             upcast_softmax=upcast_softmax,
             joined_heads=joined_heads,
+            softcap=softcap,
         )
         names = names or AttentionNames()
         self.hidden_size, self.rotary = hidden_size, rotary

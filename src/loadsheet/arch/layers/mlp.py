@@ -162,6 +162,7 @@ class Router(Layer):
         *,
         bias: bool = False,
         correction: str | None = None,
+        correction_shape: tuple[int, ...] | None = None,
         name: str = "weight",
     ) -> None:
         super().__init__()
@@ -171,9 +172,9 @@ class Router(Layer):
         self.numel = hidden_size * experts + (experts if bias else 0)
         self.own(name, (experts, hidden_size), "mlp", matmul=True)
         if bias:
-            self.own("bias", (experts,), "mlp")
+            self.own(name.removesuffix("weight") + "bias", (experts,), "mlp")
         if correction:
-            self.own(correction, (experts,), "mlp")
+            self.own(correction, correction_shape or (experts,), "mlp")
 
     def forward(self, x: Tensor, tape: Ops) -> Tensor:
         """(B·T, d) → (B·T, E) probabilities in fp32."""
@@ -225,6 +226,10 @@ def gated(gate: Tensor, up: Tensor, kind: str, tape: Ops, *, scale: int = 1) -> 
     if tape.execution.kernels == "fused":
         out = tape.new(gate.rows, gate.width, gate.symbol, gate.dtype, gate.grad or up.grad)
         tape.add_record("gated", (gate, up), out, (gate, up))
+    elif kind == "swiglu_clamped":  # gpt-oss: g·σ(α·g)·(u + 1) of the clamped gate and up
+        gate, up = (tape.pointwise("swiglu_clamped", t) for t in (gate, up))
+        glu = tape.multiply(gate, tape.pointwise("sigmoid", tape.pointwise("scale", gate)))
+        out = tape.multiply(glu, tape.pointwise("shift", up))
     else:
         out = tape.multiply(activate(gate, kind, tape), up)
     out.storage.units = scale * gate.width
