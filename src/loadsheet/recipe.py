@@ -201,9 +201,10 @@ EXECUTION = {"attention": ("eager", "sdpa", "flash"), "kernels": ("eager", "fuse
              "loss": ("eager", "chunked", "fused"), "recompute": ("none", "selective", "full")}  # fmt: skip
 TRAINING = frozenset(EXECUTION) | {
     "accumulation", "precision", "optimizer", "optimizer_form", "stack", "repeat_kv", "keep_gradients", "dropout",
+    "mfu",
 }  # fmt: skip
 #: options of every task
-COMMON = frozenset({"batch", "seq", "tokens", "mfu"})
+COMMON = frozenset({"batch", "seq", "tokens"})
 
 
 def recipe(*, task: str | None = None, max_length: int | None = None, **options: Any) -> Recipe:
@@ -232,7 +233,7 @@ def recipe(*, task: str | None = None, max_length: int | None = None, **options:
         tokens = whole("tokens", tokens, maximum=10**18)
     mfu = given.pop("mfu", None)
     mfu = share("mfu", mfu, minimum=_MIN_MFU) if mfu is not None else None
-    if mfu is None:
+    if mfu is None and task != "serve":
         defaulted.add("mfu")
     common = {"batch": batch, "seq": seq, "tokens": tokens, "mfu": mfu}
     if task == "serve":

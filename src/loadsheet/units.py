@@ -38,7 +38,7 @@ _NUMBER: Final = re.compile(
     re.IGNORECASE,
 )
 _LIMIT: Final = 10**30  # anything larger is a typing error, not a quantity
-_MAX_TEXT: Final = 40
+_MAX_TEXT: Final = 60
 
 
 def _split(text: object, what: str, example: str) -> tuple[int, int, str]:

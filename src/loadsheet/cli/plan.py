@@ -46,7 +46,7 @@ def _hidden(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
 @click.option("--batch", help="Sequences per GPU at once. [1]")
 @click.option("--seq", help="Tokens per sequence. [the model's maximum, at most 8192]")
 @click.option("--tokens", help="Tokens of the whole run, such as 15T: gives GPU hours.")
-@click.option("--mfu", help="Share of the dense peak that useful work reaches. [0.40, range 0.30 to 0.60]")
+@click.option("--mfu", help=_TRAIN + "share of the dense peak that useful work reaches. [0.40, range 0.30 to 0.60]")
 @click.option("--price", help="Your price per GPU hour, such as 2.5 or `2.50 USD`.")
 @click.option(
     "--price-file", type=click.Path(), help="CSV of your prices: gpu, price, gpus, per, currency, spot, ..."
