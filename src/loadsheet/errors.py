@@ -43,11 +43,10 @@ class UnknownName(LoadsheetError):
         shown = shorten(name)
         known = sorted(known)
         close = nearest(str(name), known)
-        if close:
-            hint = "did you mean " + ", ".join(f"`{k}`" for k in close) + "?"
-        elif len(known) <= 12:
-            hint = "known: " + ", ".join(f"`{k}`" for k in known)
-        else:
+        hint = "did you mean " + ", ".join(f"`{k}`" for k in close) + "?" if close else ""
+        if len(known) <= 12:
+            hint = f"{hint} known: ".lstrip() + ", ".join(f"`{k}`" for k in known)
+        elif not close:
             hint = f"{len(known)} are known, among them " + ", ".join(f"`{k}`" for k in known[:6])
         super().__init__(f"unknown {kind or self.kind}: got {shown}", hint)
 
