@@ -125,6 +125,7 @@ class Model:
     head_name: str
     tied: bool
     prefix: str = "model.layers"
+    logit_softcap: bool = False  # a tanh squeezes the logits (Gemma)
     extras: tuple[tuple[str, Layer], ...] = ()  # position embeddings, projections, embedding norms
     symbols: dict[str, int] | None = None
     config: dict[str, Any] | None = None
@@ -302,6 +303,8 @@ class Model:
                     summary = replace(summary, weight_grad_bytes=once)
                 runs.append((summary, repeat))
                 left -= repeat
+                if not part.grad:  # what comes after it has the gradients that its input had
+                    out.grad = x.grad
                 x = out
         tape = make_tape()
         tape.tables = tables
@@ -336,4 +339,6 @@ class Model:
         if tape.execution.loss == "chunked":
             return tape.chunked_linear_cross_entropy(x, self.head)
         logits = tape.linear(x, self.head)
+        if self.logit_softcap:
+            logits = tape.pointwise("scale", tape.pointwise("tanh", tape.pointwise("scale", logits)))
         return tape.cross_entropy(logits, targets)
