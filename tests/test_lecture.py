@@ -106,6 +106,7 @@ def gpt(width: int, heads: int, layers: int, length: int, dropout: float = 0.1) 
     return ls.model({
         "model_type": "gpt2", "n_embd": width, "n_head": heads, "n_layer": layers, "n_positions": length,
         "vocab_size": 1000, "activation_function": "gelu", "resid_pdrop": dropout, "attn_pdrop": dropout,
+        "embd_pdrop": dropout,
     })  # fmt: skip
 
 

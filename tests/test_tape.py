@@ -391,3 +391,65 @@ def test_selective_recompute_keeps_no_scores() -> None:
     execution = Execution(attention="eager", recompute="selective")
     s, b, h = T, B, 32
     assert 34 * s * b * h + 2 * 2 * 4 * s * b == one_block(gpt2, execution).saved
+
+
+# -- what the modules of transformers 5.24.0 keep, measured with torch 2.13 on the CPU ------------------------------
+
+#: the widths of tools/compare_saved.py, which measures the table below anew
+SMALL = {
+    "hidden_size": 128, "intermediate_size": 320, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "head_dim": 16, "vocab_size": 500, "max_position_embeddings": 512, "tie_word_embeddings": False,
+    "num_hidden_layers": 2,
+}  # fmt: skip
+SQUARE = {k: v for k, v in SMALL.items() if k != "head_dim"} | {"num_key_value_heads": 8}
+MOE = {"num_experts_per_tok": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "eager", "sdpa", "tolerance"),
+    [  # bytes per token of one more block in fp32, attention written out and as one kernel
+        ({**SMALL, "model_type": "llama"}, 18440, 9512, 0),
+        ({**SMALL, "model_type": "qwen2"}, 18440, 9512, 0),
+        ({**SMALL, "model_type": "qwen3"}, 19760, 10832, 0),
+        ({**SMALL, "model_type": "mistral"}, 18440, 9512, 0),
+        ({**SMALL, "model_type": "phi3"}, 18440, 10664, 0),
+        ({**SMALL, "model_type": "olmo2"}, 19728, 10800, 0),
+        ({**SMALL, "model_type": "starcoder2"}, 14864, 5936, 0),
+        ({**SMALL, "model_type": "cohere"}, 17412, 8484, 0),
+        ({**SQUARE, "model_type": "gpt_neox"}, 14352, 7728, 0),
+        ({**SQUARE, "model_type": "phi"}, 17672, 10024, 0),
+        ({**SQUARE, "num_key_value_heads": 2, "model_type": "stablelm"}, 17424, 9008, 0),
+        (
+            {
+                "model_type": "gpt2", "n_embd": 128, "n_head": 8, "n_layer": 2, "vocab_size": 500,
+                "n_positions": 512, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+            },
+            22544, 14384, 0,
+        ),
+        (
+            {
+                "model_type": "opt", "hidden_size": 128, "ffn_dim": 320, "num_attention_heads": 8,
+                "num_hidden_layers": 2, "vocab_size": 500, "max_position_embeddings": 512, "dropout": 0.0,
+            },
+            13584, 5424, 0,
+        ),
+        # 1 + w is a tensor of its own, whatever the length: 4·d bytes per norm
+        ({**SMALL, "model_type": "gemma2"}, 28692, None, 0.001),
+        ({**SMALL, "model_type": "gemma3_text"}, 21820, 12892, 0.001),
+        ({**SMALL, "model_type": "glm4"}, 20528, 12112, 0.005),
+        # indices of the routing
+        ({**SMALL, **MOE, "model_type": "mixtral", "num_local_experts": 4}, 25708, 16780, 0.005),
+        ({**SMALL, **MOE, "model_type": "gpt_oss", "num_local_experts": 4}, 33480, None, 0.005),
+    ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_blocks_keep_what_transformers_keeps(
+    config: dict[str, Any], eager: int, sdpa: int | None, tolerance: float
+) -> None:
+    """The bytes that saved_tensors_hooks counts for one more block of transformers' own modules."""
+    model, work = build(config), Work(2, 256)
+    for attention, expected in (("eager", eager), ("sdpa", sdpa)):
+        if expected is not None:
+            execution = Execution(attention=attention, kernels="eager")  # type: ignore[arg-type]
+            block = one_block(model, execution, work, dtype="fp32", grad_bytes=4)
+            assert expected == pytest.approx(block.saved / work.tokens, rel=tolerance, abs=0)

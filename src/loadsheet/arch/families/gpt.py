@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from loadsheet.arch.config import Config
-from loadsheet.arch.families.parts import FULL, LAYER_NORM, Sizes, assemble, read_max_length
+from loadsheet.arch.families.parts import FULL, LAYER_NORM, Sizes, assemble, input_dropout, read_max_length
 from loadsheet.arch.layers.attention import Attention, AttentionNames
-from loadsheet.arch.layers.base import Embedding, Layer, Linear, Norm, NormStyle
+from loadsheet.arch.layers.base import Embedding, Layer, Linear, Norm, NormStyle, Stem
 from loadsheet.arch.layers.mlp import ACTIVATIONS, MLP
 from loadsheet.arch.model import Block, Model
+from loadsheet.arch.ops import Ops
+from loadsheet.arch.tape import Tensor
 from loadsheet.errors import UnsupportedArchitecture
 
 
@@ -76,7 +78,7 @@ def gpt2(c: Config) -> Model:
         embedding_name="transformer.wte",
         prefix="transformer.h",
         final_norm_name="transformer.ln_f",
-        extras=(("transformer.wpe", Embedding(s.max_length or 0, d)),),
+        extras=(("transformer.wpe", Embedding(s.max_length or 0, d)), *input_dropout(c, "embd_pdrop", 0.1)),
         symbols={"P": s.max_length or 0},
     )
 
@@ -132,15 +134,25 @@ def gpt_neox(c: Config) -> Model:
         embedding_name="gpt_neox.embed_in",
         prefix="gpt_neox.layers",
         final_norm_name="gpt_neox.final_layer_norm",
+        extras=input_dropout(c, "hidden_dropout"),
     )
 
 
-class Projection(Layer):
-    """OPT-350m's matrices between the width of its embedding and that of its blocks."""
+class Projection(Stem):
+    """OPT-350m's matrices between the width of its embedding and that of its blocks: one in, one out."""
 
-    def __init__(self, width_in: int, width_out: int) -> None:
+    def __init__(self, width_in: int, width_out: int, *, last: bool) -> None:
         super().__init__()
-        self.linear = self.add("", Linear(width_in, width_out, role="embedding", quantisable=False))
+        self.linear: Linear = self.add("", Linear(width_in, width_out, role="embedding", quantisable=False))
+        self.last = last
+
+    def begin(self, x: Tensor, ids: Tensor, tape: Ops) -> Tensor:
+        """(B·T, embedding width) → (B·T, d), before the positions are added."""
+        return x if self.last else self.linear.forward(x, tape)
+
+    def end(self, x: Tensor, tape: Ops) -> Tensor:
+        """(B·T, d) → (B·T, embedding width)."""
+        return self.linear.forward(x, tape) if self.last else x
 
 
 def opt(c: Config) -> Model:
@@ -198,8 +210,8 @@ def opt(c: Config) -> Model:
         ("model.decoder.embed_positions", Embedding((s.max_length or 0) + 2, d))
     ]
     if width != d:
-        extras.append(("model.decoder.project_in", Projection(width, d)))
-        extras.append(("model.decoder.project_out", Projection(d, width)))
+        extras.insert(0, ("model.decoder.project_in", Projection(width, d, last=False)))
+        extras.append(("model.decoder.project_out", Projection(d, width, last=True)))
     return assemble(
         c,
         s,

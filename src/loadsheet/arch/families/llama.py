@@ -14,6 +14,7 @@ from loadsheet.arch.families.parts import (
     Reach,
     Sizes,
     assemble,
+    input_dropout,
     optional_window,
     reaches,
     read_sizes,
@@ -154,13 +155,16 @@ def starcoder2(c: Config) -> Model:
     """StarCoder 2: LayerNorm, plain MLP, biases, tied head."""
     s = read_sizes(c, tied=True, kv_heads="error", activation="gelu_pytorch_tanh")
     bias = c.flag("use_bias", default=True)
+    dropout = c.number("residual_dropout", default=0.0, maximum=1)
+    attention_dropout = c.number("attention_dropout", default=0.0, maximum=1)
     keys = [(optional_window(c), None)] * s.num_layers
 
     def block(k: Reach) -> Block:
         mlp = MLP(s.hidden_size, s.intermediate_size, s.activation, bias=bias, names=("c_fc", "c_proj"))
-        return pre_norm(s, attention(s, k, bias=bias), mlp, LAYER_NORM)
+        mixer = attention(s, k, bias=bias, dropout=attention_dropout)
+        return pre_norm(s, mixer, mlp, LAYER_NORM, dropout=dropout)
 
-    return assemble(c, s, block, keys, norm=LAYER_NORM)
+    return assemble(c, s, block, keys, norm=LAYER_NORM, extras=input_dropout(c, "embedding_dropout"))
 
 
 class HeadNorms(Norm):
@@ -254,6 +258,13 @@ def gemma(c: Config) -> Model:
     )
 
 
+def capped(c: Config, key: str, *, default: bool) -> bool:
+    """Whether a tanh squeezes what the key names: a number says so, null says no."""
+    if key not in c.data:
+        return default
+    return c.data[key] is not None and c.number(key, default=0.0) > 0
+
+
 def gemma2(c: Config) -> Model:
     """Gemma 2 and 3 (text): norms around both sub-layers, windows in most layers; 3 also norms q and k."""
     third = c.data.get("model_type") == "gemma3_text"
@@ -271,13 +282,13 @@ def gemma2(c: Config) -> Model:
     keys = reaches(
         c, s.num_layers, lambda i: "sliding_attention" if (i + 1) % every else "full_attention", window
     )
+    softcap = capped(c, "attn_logit_softcapping", default=not third)
+    qk_norm = "head" if third else None
 
     def block(k: Reach) -> Block:
         d = s.hidden_size
         return Block(
-            attention(
-                s, k, bias=bias, qk_norm="head" if third else None, norm_style=GEMMA_RMS, softcap=not third
-            ),
+            attention(s, k, bias=bias, qk_norm=qk_norm, norm_style=GEMMA_RMS, softcap=softcap),
             gated_mlp(s),
             norm_1=Norm(d, GEMMA_RMS),
             norm_2=Norm(d, GEMMA_RMS),
@@ -291,7 +302,8 @@ def gemma2(c: Config) -> Model:
             ),
         )
 
-    return assemble(c, s, block, keys, norm=GEMMA_RMS)
+    logits = capped(c, "final_logit_softcapping", default=not third)
+    return assemble(c, s, block, keys, norm=GEMMA_RMS, logit_softcap=logits)
 
 
 def phi(c: Config) -> Model:
@@ -318,4 +330,5 @@ def phi(c: Config) -> Model:
         norm=LAYER_NORM,
         final_norm_name="model.final_layernorm",
         head_bias=True,
+        extras=input_dropout(c, "embd_pdrop"),
     )

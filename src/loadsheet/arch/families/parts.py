@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from loadsheet.arch.config import Config
-from loadsheet.arch.layers.base import Embedding, Layer, Linear, Norm, NormStyle
+from loadsheet.arch.layers.base import Embedding, InputDropout, Layer, Linear, Norm, NormStyle
 from loadsheet.arch.layers.mlp import ACTIVATIONS
 from loadsheet.arch.model import Block, Model
 from loadsheet.errors import BadConfig, shorten
@@ -133,6 +133,11 @@ def optional_window(c: Config, default: int = 0, key: str = "sliding_window") ->
     return c.size_or_null(key, default=default, minimum=0) or None
 
 
+def input_dropout(c: Config, key: str, default: float = 0.0) -> tuple[tuple[str, Layer], ...]:
+    """The dropout of the embedding, if there is any."""
+    return (("", InputDropout()),) if c.number(key, default=default, maximum=1) > 0 else ()
+
+
 def assemble(
     c: Config,
     s: Sizes,
@@ -149,6 +154,7 @@ def assemble(
     embedding_rows: int | None = None,
     head_rows: int | None = None,
     extras: tuple[tuple[str, Layer], ...] = (),
+    logit_softcap: bool = False,
     symbols: dict[str, int] | None = None,
 ) -> Model:
     """Build one block for each distinct key in `keys` (one key per layer) and put the model together."""
@@ -185,6 +191,7 @@ def assemble(
         tied=s.tied,
         prefix=prefix,
         extras=extras,
+        logit_softcap=logit_softcap,
         symbols=letters,
         order=order,
         defaulted=tuple(k for k in c.defaulted if not k.startswith("_")),

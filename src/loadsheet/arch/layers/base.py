@@ -100,6 +100,14 @@ class Stem(Layer):
         return x
 
 
+class InputDropout(Stem):
+    """Dropout of the embedding, before the first block."""
+
+    def begin(self, x: Tensor, ids: Tensor, tape: Ops) -> Tensor:
+        """Same shape."""
+        return tape.dropout(x) if tape.dropout_on and tape.training else x
+
+
 class Linear(Layer):
     """y = x·Wᵀ + b. `tag` is its module name, which LoRA targets; `symbol` names its width in formulas."""
 
@@ -179,7 +187,9 @@ class Norm(Layer):
         """Same shape; fused: one kernel; eager RMSNorm: cast up, square, rsqrt, multiply, cast, weight."""
         style = self.style
         layer = style.kind == "layer"
-        if tape.execution.kernels == "fused" or (layer and not style.written_out):  # PyTorch has that kernel too
+        if tape.execution.kernels == "fused" or (
+            layer and not style.written_out
+        ):  # PyTorch has that kernel too
             return tape.norm(x, statistics=2 if layer else 1, numel=self.numel, groups=self.groups)
         wide = squared = tape.cast(x, "fp32")
         if layer:  # x minus its mean, computed twice: for the variance and for the output
