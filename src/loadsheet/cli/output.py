@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -66,22 +66,22 @@ def show(text: str) -> None:
         click.echo(emphasise(text))
         sys.stdout.flush()
     except BrokenPipeError:
-        _to_nowhere()
+        _to_nowhere(sys.stdout)
     except OSError as error:
         raise unwritable(error) from error
 
 
 def unwritable(error: OSError) -> Unwritable:
     """The error for an answer that could not be written; what is still buffered is dropped."""
-    _to_nowhere()
+    _to_nowhere(sys.stdout)
     reason = (error.strerror or type(error).__name__).lower()
     return Unwritable(f"standard output: got {reason}, expected room for the answer", "write it elsewhere")
 
 
-def _to_nowhere() -> None:
-    """Let what is buffered, and all that follows, go to the null device."""
+def _to_nowhere(stream: TextIO) -> None:
+    """Let what a stream has buffered, and all that follows, go to the null device."""
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
+    os.dup2(null, stream.fileno())
     os.close(null)
 
 
@@ -105,8 +105,9 @@ def complain(kind: str, message: str, hint: str = "") -> None:
         for head, text in ((kind, message), ("hint", hint)):
             if text:
                 click.echo(f"{head}: {text}", err=True)
+        sys.stderr.flush()
     except OSError:
-        pass
+        _to_nowhere(sys.stderr)
 
 
 def warn_shadowed(model: str) -> None:
