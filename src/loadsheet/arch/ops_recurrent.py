@@ -153,6 +153,15 @@ def recurrence(
     return out
 
 
+def decay_gate(tape: Ops, x: Tensor, *, numel: int) -> Tensor:
+    """-exp(A)·softplus(x + bias) in fp32, the logarithm of a decay: keeps the sum and its softplus."""
+    out = tape.new(x.rows, x.width, x.symbol, "fp32", x.grad or tape.full)
+    keeps = tuple(tape.new(x.rows, x.width, x.symbol, "fp32") for _ in range(2))
+    record = tape.add_record("decay", (x,), out, keeps)
+    _account(tape, record, 0, None, numel)
+    return out
+
+
 def gated_norm(
     tape: Ops,
     x: Tensor,
@@ -194,9 +203,16 @@ def recomputed(tape: Ops, since: int, *made: Tensor) -> None:
         record.saved = tuple(s for s in record.saved if s not in gone)
 
 
-def kept(tape: Ops, width: int, symbol: str, dtype: str, rows: Any = None) -> Tensor:
-    """A tensor of rows × width that is only made to be kept (a kernel's own copy, a loop's states)."""
-    return tape.new(tape.work.tokens if rows is None else rows, width, symbol, dtype)
+def kept(
+    tape: Ops, width: int, symbol: str, dtype: str, *, units: int | None = None, rows: Any = None
+) -> Tensor:
+    """A tensor of rows × width that is only made to be kept (a kernel's own copy, a loop's states).
+
+    `units` is the number behind the symbol, where the width is a multiple of it.
+    """
+    made = tape.new(tape.work.tokens if rows is None else rows, width, symbol, dtype)
+    made.storage.units = units or width
+    return made
 
 
 def _account(tape: Ops, record: Record, flops: Any, full: Any, numel: int) -> None:
