@@ -29,6 +29,7 @@ from make_random_configs import (
     some_window,
     write,
 )
+from make_random_configs import llama4 as text4
 
 COUNT = 8  # random configurations of each model type
 KINDS = ("sliding_attention", "full_attention")
@@ -133,16 +134,176 @@ def assistant(kind: str) -> Callable[[Random], Draw]:
     return draw
 
 
+# -- wrappers --------------------------------------------------------------------------------------
+
+
+def text(r: Random, kind: str, **more: object) -> Draw:
+    """The language model inside a wrapper."""
+    return DRAWS[kind](r) | {"model_type": kind, **more}
+
+
+def vit(r: Random) -> Draw:
+    """Sizes of a vision transformer."""
+    heads, patch = r.choice([1, 2, 4]), r.choice([4, 8])
+    return {
+        "hidden_size": heads * r.choice([8, 12]), "num_attention_heads": heads,
+        "intermediate_size": r.choice([20, 48]), "num_hidden_layers": r.randint(1, 3), "patch_size": patch,
+        "image_size": r.choice([patch * 3, patch * 4 + 1]),
+    } | r.choice([{}, {"num_channels": 1}])  # fmt: skip
+
+
+def gemma3(r: Random) -> Draw:
+    """SigLIP with its head or without."""
+    inner = alternating("attention_bias", windows=some_window)(r)
+    if r.random() < 0.4:  # what the published 4B leaves to its class
+        heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "hidden_size": 64}
+        inner = {
+            key: value for key, value in (inner | heads).items() if key not in heads or key == "hidden_size"
+        }
+    return flags(r, "tie_word_embeddings") | {
+        "text_config": inner, "vision_config": vit(r) | {"vision_use_head": r.random() < 0.5}
+    }  # fmt: skip
+
+
+def conformer(r: Random, heads: str, depth: str) -> Draw:
+    """Sizes of a sound encoder."""
+    count = r.choice([1, 2, 4])
+    return {"hidden_size": count * r.choice([8, 12]), heads: count, depth: r.randint(1, 3)}
+
+
+def gemma3n(r: Random) -> Draw:
+    """The image encoder is always the same; the sound encoder has sizes."""
+    audio = conformer(r, "conf_num_attention_heads", "conf_num_hidden_layers") | {
+        "sscp_conv_channel_size": [r.choice([4, 8]), r.choice([4, 6])], "vocab_size": r.choice([5, 9]),
+        "input_feat_size": r.choice([20, 33]), "conf_conv_kernel_size": r.choice([3, 5]),
+    }  # fmt: skip
+    if r.random() < 0.5:
+        audio |= {"sscp_conv_kernel_size": [[3, 5], [1, 3]], "sscp_conv_stride_size": [[2, 3], [2, 1]]}
+    return flags(r, "tie_word_embeddings") | {
+        "text_config": text(r, "gemma3n_text"), "audio_config": audio,
+        "vision_config": {"hidden_size": r.choice([16, 2048]), "vocab_size": r.choice([3, 11])},
+    }  # fmt: skip
+
+
+def gemma4(r: Random) -> Draw:
+    """Either encoder, both, or none."""
+    heads = r.choice([2, 4])
+    vision = vit(r) | {
+        "num_attention_heads": heads, "num_key_value_heads": r.choice([1, heads]), "head_dim": r.choice([8, 12]),
+        "position_embedding_size": r.choice([30, 64]), "standardize": r.random() < 0.5,
+        "use_clipped_linears": r.random() < 0.5,
+    }  # fmt: skip
+    audio = conformer(r, "num_attention_heads", "num_hidden_layers") | {
+        "subsampling_conv_channels": [r.choice([8, 13]), r.choice([4, 6])], "output_proj_dims": r.choice([10, 24]),
+        "conv_kernel_size": r.choice([3, 5]), "use_clipped_linears": r.random() < 0.5,
+    }  # fmt: skip
+    return flags(r, "tie_word_embeddings") | {
+        "text_config": text(r, "gemma4_text"), "vision_config": r.choice([vision, None]),
+        "audio_config": r.choice([audio, None]),
+    }  # fmt: skip
+
+
+def gemma4_unified(r: Random) -> Draw:
+    """Either side, both, or none."""
+    vision = {
+        "patch_size": r.choice([2, 4]), "pooling_kernel_size": r.choice([1, 3]), "mm_embed_dim": r.choice([16, 20]),
+        "mm_posemb_size": r.choice([10, 31]), "output_proj_dims": r.choice([16, 20]),
+    }  # fmt: skip
+    return flags(r, "tie_word_embeddings") | {
+        "text_config": text(r, "gemma4_unified_text"), "vision_config": r.choice([vision, None]),
+        "audio_config": r.choice([{"audio_embed_dim": r.choice([6, 40])}, None]),
+    }  # fmt: skip
+
+
+def llama4(r: Random) -> Draw:
+    """The text part alone is built."""
+    return {"text_config": text4(r) | {"model_type": "llama4_text"}, "tie_word_embeddings": r.random() < 0.5}
+
+
+def mllama(r: Random) -> Draw:
+    """Some blocks attend to the image."""
+    inner = plain(square=True)(r) | {"pad_token_id": 0}
+    layers = inner["num_hidden_layers"]
+    if r.random() < 0.8:
+        inner["cross_attention_layers"] = sorted(r.sample(range(layers + 1), r.randint(0, layers)))
+    return {"text_config": inner}
+
+
+def phi4_multimodal(r: Random) -> Draw:
+    """Both encoders."""
+    audio = conformer(r, "num_attention_heads", "num_blocks") | flags(r, "bias_symmetric") | {
+        "intermediate_size": r.choice([20, 33]), "ext_pw_out_channel": r.choice([16, 24]),
+        "depthwise_separable_out_channel": r.choice([16, 24]), "depthwise_multiplier": r.choice([1, 2]),
+        "kernel_size": r.choice([3, 5]), "input_size": r.choice([80, 37]), "time_reduction": r.choice([2, 6, 8]),
+        "nemo_conv_channels": r.choice([8, 12]), "bias_max_distance": r.choice([10, 25]),
+        "downsample_rate": r.choice([1, 2]),
+    }  # fmt: skip
+    return plain(windows=True)(r) | {"vision_config": vit(r), "audio_config": audio}
+
+
+def persimmon(r: Random) -> Draw:
+    """Fuyu's language model."""
+    inner = plain("qk_layernorm", square=True)(r)
+    return {k: v for k, v in inner.items() if k not in ("num_key_value_heads", "tie_word_embeddings")}
+
+
+def fuyu(r: Random) -> Draw:
+    """The language model nested, or its keys in the open."""
+    config = {"patch_size": r.choice([3, 30]), **flags(r, "tie_word_embeddings")}
+    inner = persimmon(r)
+    return config | (inner if r.random() < 0.5 else {"text_config": inner | {"model_type": "persimmon"}})
+
+
+def got_ocr2(r: Random) -> Draw:
+    """Windows and global layers, relative positions or none."""
+    inner = plain(square=True)(r) | {"model_type": "qwen2"}
+    vision = vit(r) | flags(r, "use_abs_pos", "use_rel_pos", "qkv_bias") | {
+        "output_channels": r.choice([6, 10]), "mlp_dim": r.choice([20, 48]), "window_size": r.choice([0, 2, 3]),
+        "global_attn_indexes": r.choice([[0], [1, 2], []]),
+    }  # fmt: skip
+    return flags(r, "tie_word_embeddings") | {"text_config": inner, "vision_config": vision}
+
+
+def moss(r: Random) -> Draw:
+    """Whisper's encoder, some frames joined."""
+    inner = plain("attention_bias")(r) | {"model_type": "qwen3"}
+    audio = conformer(r, "num_attention_heads", "num_hidden_layers") | {
+        "intermediate_size": r.choice([20, 33]), "num_mel_bins": r.choice([10, 80]),
+        "max_source_positions": r.choice([12, 50]),
+    }  # fmt: skip
+    return flags(r, "tie_word_embeddings", "projector_bias") | {
+        "text_config": inner, "audio_config": audio, "audio_merge_size": r.choice([1, 4]),
+    }  # fmt: skip
+
+
+def git(r: Random) -> Draw:
+    """A BERT with an image encoder, perhaps for several frames."""
+    inner = plain(square=True)(r)
+    frames = r.choice([None, 1, 6])
+    return inner | {"vision_config": vit(r), "num_image_with_embedding": frames, "hidden_act": "gelu"}
+
+
 DRAWS: dict[str, Callable[[Random], Draw]] = {
     "cwm": alternating("mlp_bias"),
     "exaone4": exaone4,
+    "fuyu": fuyu,
+    "gemma3": gemma3,
+    "gemma3n": gemma3n,
     "gemma3n_text": gemma3n_text,
+    "gemma4": gemma4,
     "gemma4_assistant": assistant("gemma4_text"),
     "gemma4_text": gemma4_text,
+    "gemma4_unified": gemma4_unified,
     "gemma4_unified_assistant": assistant("gemma4_unified_text"),
     "gemma4_unified_text": gemma4_unified_text,
+    "git": git,
+    "got_ocr2": got_ocr2,
     "granite_swa": granite_swa,
+    "llama4": llama4,
     "ministral": alternating(),
+    "mllama": mllama,
+    "moss_transcribe_diarize": moss,
+    "phi4_multimodal": phi4_multimodal,
     "vaultgemma": alternating("attention_bias", windows=some_window),
 }
 
