@@ -99,6 +99,8 @@ FAMILIES: dict[str, str] = {
     "laguna": "experts:laguna",
     "lara_mini": "delta:lara_mini",
     "lfm2": "dense:lfm2",
+    "lfm2_moe": "short_conv:lfm2_moe",
+    "lfm3": "short_conv:lfm3",
     "llama": "llama:llama",
     "llama4": "multimodal:llama4",
     "llama4_text": "moe:llama4",
@@ -106,6 +108,7 @@ FAMILIES: dict[str, str] = {
     "mamba2": "mamba:mamba2",
     "mellum": "experts:mellum",
     "mimo_v2_flash": "experts_more:mimo_v2_flash",
+    "minimax": "recurrent:minimax",
     "minimax_m2": "experts:minimax_m2",
     "minimax_m3_vl_text": "experts_more:minimax_m3",
     "ministral": "windows:ministral",
@@ -140,6 +143,8 @@ FAMILIES: dict[str, str] = {
     "qwen3_5_text": "delta:qwen3_5",
     "qwen3_moe": "moe:qwen_moe",
     "qwen3_next": "delta:qwen3_next",
+    "recurrent_gemma": "recurrent:recurrent_gemma",
+    "rwkv": "recurrent:rwkv",
     "sarvam_moe": "experts:glm4_moe",
     "seed_oss": "dense:seed_oss",
     "smollm3": "dense:smollm3",
@@ -148,6 +153,7 @@ FAMILIES: dict[str, str] = {
     "starcoder2": "llama:starcoder2",
     "vaultgemma": "windows:vaultgemma",
     "xglm": "gpt_dense:xglm",
+    "xlstm": "recurrent:xlstm",
     "zamba": "zamba:zamba",
     "zamba2": "zamba:zamba2",
     "zaya": "experts_more:zaya",
@@ -163,6 +169,31 @@ DTYPES = {
 }
 
 
+#: model types whose layers may differ by `per_layer_config`; the classes of all others refuse such a config
+LAYERWISE = frozenset({"gemma4_text", "gemma4_unified_text"})
+
+
+def same_in_all_layers(c: Config, kind: str) -> None:
+    """UnsupportedArchitecture if `per_layer_config` makes layers differ that are built alike here."""
+    overrides = c.data.get("per_layer_config")
+    if overrides and kind not in LAYERWISE:
+        raise UnsupportedArchitecture(
+            f"{c.where}.per_layer_config: got {shorten(overrides)}, layers of different sizes, which `{kind}` has not"
+        )
+
+
+def _way_out(config: Mapping[str, Any], kind: object) -> str:
+    """What to do about a `model_type` that is not known."""
+    text = config.get("text_config")
+    inner = text.get("model_type") if isinstance(text, Mapping) else None
+    if isinstance(inner, str) and inner in FAMILIES:
+        return f"its language model, `{inner}`, is known: give what stands under `text_config` alone"
+    close = nearest(kind, FAMILIES) if isinstance(kind, str) else []
+    if close:
+        return "nearest known: " + ", ".join(f"`{k}`" for k in close)
+    return "`loadsheet models` lists the known ones"
+
+
 def build(config: Mapping[str, Any], name: str = "", where: str = "config") -> Model:
     """The model that a config.json describes.
 
@@ -174,13 +205,11 @@ def build(config: Mapping[str, Any], name: str = "", where: str = "config") -> M
     if kind is None:
         raise BadConfig(f"{where}.model_type: missing, expected the name of an architecture")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        close = nearest(kind, FAMILIES) if isinstance(kind, str) else []
         raise UnsupportedArchitecture(
             f"{where}.model_type: got {shorten(kind)}, an architecture that is not known here",
-            "nearest known: " + ", ".join(f"`{k}`" for k in close)
-            if close
-            else "`loadsheet models` lists the known ones",
+            _way_out(config, kind),
         )
+    same_in_all_layers(c, kind)
     module, function = FAMILIES[kind].split(":")
     model: Model = getattr(import_module(f"loadsheet.arch.families.{module}"), function)(c)
     model.name = name or model.name
