@@ -15,6 +15,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # A venv whose Python has gone (an upgrade, a moved home) is no venv.
 $(shell test -x $(BIN)/python || rm -rf $(VENV))
 
+# One version of PyTorch, installed before anything that only asks for some version of it: a range lets pip
+# choose a build with gigabytes of GPU libraries, which no test here needs.
+TORCH := 2.13.0
+
 DEMO := plan llama-3-8b --gpu h100-sxm --task train
 GENERATED := README.md $(wildcard docs/*.md)
 COG := $(BIN)/cog -I tools -U --verbosity=1
@@ -66,10 +70,15 @@ $(VENV)/installed: pyproject.toml $(VENV)/pyvenv.cfg
 	$(PIP_INSTALL) --editable .
 	@touch $@
 
-$(VENV)/installed-dev: pyproject.toml $(VENV)/pyvenv.cfg
+# Where that version cannot be had, any other will do.
+$(VENV)/installed-torch-$(TORCH): $(VENV)/pyvenv.cfg
+	$(PIP_INSTALL) 'torch==$(TORCH)' || $(PIP_INSTALL) torch
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml $(VENV)/pyvenv.cfg $(VENV)/installed-torch-$(TORCH)
 	$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/installed
 
-$(VENV)/installed-bench: pyproject.toml $(VENV)/pyvenv.cfg
+$(VENV)/installed-bench: pyproject.toml $(VENV)/pyvenv.cfg $(VENV)/installed-torch-$(TORCH)
 	$(PIP_INSTALL) --editable '.[bench]'
 	@touch $@ $(VENV)/installed

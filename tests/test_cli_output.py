@@ -17,6 +17,7 @@ from loadsheet.cli import COMMANDS, main
 
 SURFACE = {
     "gpus": "TEXT --json --sources",
+    "lab": "EXPERIMENT --json --no-timing --plot",
     "models": "TEXT --json",
     "params": "MODEL --json --tensors",
     "plan": (

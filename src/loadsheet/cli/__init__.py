@@ -14,10 +14,11 @@ from loadsheet.cli.output import complain, unwritable
 from loadsheet.errors import LoadsheetError, UnknownKey, one_line
 
 #: command -> module under `loadsheet.cli`; imported only when the command runs or its help is asked for
-COMMANDS = {"gpus": "gpus", "models": "models", "params": "params", "plan": "plan"}
+COMMANDS = {"gpus": "gpus", "lab": "lab", "models": "models", "params": "params", "plan": "plan"}
 #: shown in the list of commands, so that the list needs no imports
 SUMMARIES = {
     "gpus": "The GPUs that are known, with their peaks, memory and sources.",
+    "lab": "The lecture's experiments: what it says, what we say, what PyTorch measures.",
     "models": "The model presets, with their parameters and sources.",
     "params": "Exact parameters of a model, by part.",
     "plan": "The whole sheet: does it fit, how long, how much.",
