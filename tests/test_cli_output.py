@@ -8,7 +8,7 @@ import re
 
 import click
 import pytest
-from terminal import answered, run
+from terminal import answered, refused, run
 
 import loadsheet as ls
 from loadsheet.cli import COMMANDS, main
@@ -119,6 +119,7 @@ def test_comparison() -> None:
     whole = json.loads(run("plan", "llama-3-8b", "--gpu", "t4", "--json").stdout)
     assert list(data["compare"][0]) == [key for key in whole if key not in left_out]
     answered("plan", "llama-3-8b", "--gpu", "t4,h100-sxm", code=1)
+    refused("plan", "gpt2", "--gpu", "all", "--explain", words="--explain: got several GPUs")
 
 
 def test_comparison_of_all() -> None:

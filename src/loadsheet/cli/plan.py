@@ -46,7 +46,9 @@ def _hidden(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
 @click.option("--batch", help="Sequences per GPU at once. [1]")
 @click.option("--seq", help="Tokens per sequence. [the model's maximum, at most 8192]")
 @click.option("--tokens", help="Tokens of the whole run, such as 15T: gives GPU hours.")
-@click.option("--mfu", help=_TRAIN + "share of the dense peak that useful work reaches. [0.40, range 0.30 to 0.60]")
+@click.option(
+    "--mfu", help=_TRAIN + "share of the dense peak that useful work reaches. [0.40, range 0.30 to 0.60]"
+)
 @click.option("--price", help="Your price per GPU hour, such as 2.5 or `2.50 USD`.")
 @click.option(
     "--price-file", type=click.Path(), help="CSV of your prices: gpu, price, gpus, per, currency, spot, ..."
@@ -108,6 +110,10 @@ def command(
     compared, 0 if one of them holds it.
     """
     ids = _gpu_ids(gpu)
+    if explain and len(ids) > 1:
+        raise BadInput(
+            "--explain: got several GPUs, expected one", "a comparison has no room; --json has every working"
+        )
     with _as_options():
         count = parse_count(gpus, "gpus")
         settings = _settings(options)
