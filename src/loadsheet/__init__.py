@@ -23,6 +23,7 @@ _PUBLIC = {
     "Sheet": "sheet",
     "gpu": "hardware",
     "gpus": "hardware",
+    "measure": "",
     "model": "arch.read",
     "models": "arch.read",
     "plan": "sheet",
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from loadsheet.ledger import Estimate as Estimate
     from loadsheet.ledger import Item as Item
     from loadsheet.ledger import Ledger as Ledger
+    from loadsheet import measure as measure
     from loadsheet.sheet import Sheet as Sheet
     from loadsheet.sheet import plan as plan
 
@@ -56,6 +58,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'loadsheet' has no attribute {name!r}")
     from importlib import import_module
 
+    if not _PUBLIC[name]:  # a package of that name, which can be called
+        return import_module(f"loadsheet.{name}")
     value = getattr(import_module(f"loadsheet.{_PUBLIC[name]}"), name)
     globals()[name] = value
     return value

@@ -229,9 +229,9 @@ class Ops(Tape):
         return out
 
     def dropout(self, x: Tensor) -> Tensor:
-        """Keeps a mask of one byte per element."""
+        """Keeps a mask of one byte per element; on the CPU the mask has the tensor's dtype."""
         out = self._like(x)
-        mask = self.new(x.rows, x.width, x.symbol, "bool")
+        mask = self.new(x.rows, x.width, x.symbol, x.dtype if self.execution.device == "cpu" else "bool")
         self.add_record("dropout", (x,), out, (mask,))
         return out
 
@@ -249,9 +249,12 @@ class Ops(Tape):
 
     # -- normalisation -------------------------------------------------------------------------
     def norm(self, x: Tensor, *, statistics: int, numel: int, groups: int = 1) -> Tensor:
-        """A norm as one kernel: keeps its input and `statistics` fp32 numbers per normalised row."""
+        """A norm as one kernel: keeps its input and `statistics` fp32 numbers per normalised row.
+
+        On the CPU the statistics have the input's dtype.
+        """
         out = self.new(x.rows, x.width, x.symbol, x.dtype, x.grad or (self.full and numel > 0))
-        stats = self.new(x.rows, statistics * groups, "n", "fp32")
+        stats = self.new(x.rows, statistics * groups, "n", x.dtype if self.execution.device == "cpu" else "fp32")
         stats.storage.units = statistics * groups
         record = self.add_record("norm", (x,), out, (x, stats))
         record.touched = numel
@@ -298,7 +301,7 @@ class Ops(Tape):
         x = self.cast(logits, "fp32") if self.execution.upcast_logits else logits
         log_probabilities = self._like(x)
         record = self.add_record("log_softmax", (x,), log_probabilities, (log_probabilities,))
-        record.held = (logits.storage,) if self.training else ()
+        record.held = (logits.storage,) if self.training and self.execution.holds_logits else ()
         loss = self.new(1, 1, "1", x.dtype, logits.grad)
         total_weight = self.new(1, 1, "1", x.dtype)
         self.add_record("nll", (log_probabilities,), loss, (log_probabilities, targets, total_weight))
@@ -333,7 +336,7 @@ class Ops(Tape):
         logits = self.new(x.rows, weight.out_features, "V", x.dtype)
         kept = self.new(x.rows, weight.out_features, "V", dtype)
         record = self.add_record("chunked_loss", (x,), loss, (kept, x) if self.full else (kept,))
-        record.held = (logits.storage,) if self.training else ()
+        record.held = (logits.storage,) if self.training and self.execution.holds_logits else ()
         self._head_flops(record, x, weight)
         chunk = ceil_div(x.rows, self.execution.loss_chunks) * weight.out_features
         record.forward_temporary = chunk * DTYPE_BYTES[dtype] + logits.bytes

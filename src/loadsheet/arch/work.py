@@ -74,6 +74,8 @@ class Execution:
     repeat_kv   keys and values are copied to every query head before attention
     recompute   none; selective (the attention core again in backward); full (each block again)
     autocast    fp32 parameters whose 16-bit copies are made when used
+    holds_logits  the program keeps the returned logits until the step ends (`out = model(...)`)
+    device      on the CPU, dropout keeps its mask in the tensor's dtype and LayerNorm its statistics too
     """
 
     attention: Literal["eager", "sdpa", "flash"] = "flash"
@@ -84,6 +86,8 @@ class Execution:
     autocast: bool = False
     loss_chunks: int = 8
     upcast_logits: bool = True
+    holds_logits: bool = True
+    device: Literal["cuda", "cpu"] = "cuda"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,72 @@
+"""`loadsheet verify`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from loadsheet.arch.read import model as find_model
+from loadsheet.cli.output import show, show_json
+from loadsheet.text import columns
+from loadsheet.units import format_number
+
+
+def progress(text: str) -> None:
+    """One line on stderr that is written over, on a terminal only."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\033[K{text[:70]}", err=True, nl=False)
+
+
+def done() -> None:
+    """Clear the progress line."""
+    if sys.stderr.isatty():
+        click.echo("\r\033[K", err=True, nl=False)
+
+
+@click.command(name="verify")
+@click.argument("model")
+@click.option("--counts", is_flag=True, help="Only the parameters, on the real sizes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(model: str, counts: bool, as_json: bool) -> int:
+    """Formulas against real PyTorch on this machine (needs torch and transformers; no GPU, no weights).
+
+    Parameters on the real sizes, on the meta device; FLOPs, bytes kept for backward, peak of a
+    training step and cache on a small model of the same structure, with real tensors on the CPU.
+
+    Exit status: 0 all within their limits, 1 something is not, 2 it could not be looked at.
+    """
+    from loadsheet.measure.verify import verify
+
+    try:
+        lines = verify(find_model(model), progress, small=not counts)
+    finally:
+        done()
+    failed = [line for line in lines if line.ok is False]
+    judged = [line for line in lines if line.ok is not None]
+    if as_json:
+        show_json({"model": model, "ok": not failed, "lines": [line.to_json() for line in lines]})
+        return 1 if failed else 0
+    rows = [["", "ours", "PyTorch", "difference", "limit", ""]]
+    for line in lines:
+        rows.append(
+            [
+                line.what,
+                "–" if line.ours is None else format_number(line.ours),
+                "–" if line.theirs is None else format_number(line.theirs),
+                "–"
+                if line.difference is None
+                else "equal"
+                if not line.difference
+                else f"{line.difference:+.2%}",
+                "–" if line.limit is None else "equal" if not line.limit else f"{line.limit:.0%}",
+                {True: "ok", False: "DIFFERS", None: "not looked at"}[line.ok],
+            ]
+        )
+    for text in columns(rows):
+        show(text)
+    for line in lines:
+        if line.reason and line.ok is not True:
+            show(f"  {line.what}: {line.reason}")
+    show(f"{len(judged) - len(failed)} of {len(judged)} within their limits")
+    return 1 if failed else 0

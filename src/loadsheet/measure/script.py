@@ -1,0 +1,134 @@
+"""A training loop seen from outside: tokens/s and MFU from what it prints, and idle time of the GPU.
+
+The command runs as it is; its output is passed on. Steps are read from lines that name a step and a
+loss or a rate, the way most loops print them; nothing is assumed of a line that does not.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadsheet.errors import BadInput, shorten
+
+_STEP = re.compile(r"(?:\bsteps?|\biter(?:ation)?s?)\b\W{0,3}(\d{1,9})", re.IGNORECASE)
+_JSON_STEP = re.compile(r'"(?:step|global_step|iter)"\s*:\s*(\d{1,9})')
+_RATE = re.compile(
+    r"(?:tok(?:en)?s?(?:/s(?:ec)?|_per_s(?:ec(?:ond)?)?)|tps)\W{0,4}([\d,]*\.?\d+)", re.IGNORECASE
+)
+_BEFORE_RATE = re.compile(r"([\d,]*\.?\d+)\s*tok(?:en)?s?\s*/\s*s", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Watched:
+    """What was seen of a run."""
+
+    exit_code: int
+    seconds: float
+    steps: list[tuple[int, float]] = field(default_factory=list)  # (step, seconds since the start)
+    reported: list[float] = field(default_factory=list)  # tokens/s as the loop itself prints them
+    idle_share: float | None = None
+    idle_why: str = ""
+
+    def step_seconds(self, warm_up: int = 2) -> float | None:
+        """Median seconds per step between printed steps, the first ones left out; None if too few were seen."""
+        pairs = list(zip(self.steps, self.steps[1:], strict=False))[warm_up:]
+        times = [(t2 - t1) / (s2 - s1) for (s1, t1), (s2, t2) in pairs if s2 > s1]
+        return statistics.median(times) if times else None
+
+    def tokens_per_second(self, tokens_per_step: int | None) -> tuple[float | None, str]:
+        """(rate, where it comes from): the step times if the tokens of a step are known, else the loop's own."""
+        seconds = self.step_seconds()
+        if tokens_per_step is not None and seconds:
+            return tokens_per_step / seconds, "step times of the log"
+        if self.reported:
+            return statistics.median(self.reported[len(self.reported) // 5 :]), "printed by the loop"
+        return None, "no step or rate was found in the output"
+
+
+def read_line(line: str) -> tuple[int | None, float | None]:
+    """(step, tokens/s) that a line of output names."""
+    step = _STEP.search(line) or _JSON_STEP.search(line)
+    rate = _RATE.search(line) or _BEFORE_RATE.search(line)
+    value = None
+    if rate is not None:
+        try:
+            value = float(rate[1].replace(",", ""))
+        except ValueError:
+            value = None
+    return (int(step[1]) if step else None), value
+
+
+def watch(command: Sequence[str]) -> Watched:
+    """Run a command, pass its output on, note the time of every step that it prints."""
+    if not command:
+        raise BadInput(
+            "measure script: got no command, expected one after `--`",
+            "loadsheet measure script -- python train.py",
+        )
+    start = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            list(command),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            bufsize=1,
+        )
+    except OSError as error:
+        raise BadInput(f"measure script: cannot run {shorten(command[0])}: {error.strerror}") from None
+    found = Watched(0, 0.0)
+    sampler = _Idle()
+    assert process.stdout is not None
+    for line in process.stdout:
+        sys.stderr.write(line)
+        step, rate = read_line(line[:4000])
+        now = time.monotonic() - start
+        if step is not None and (not found.steps or step > found.steps[-1][0]):
+            found.steps.append((step, now))
+        if rate is not None:
+            found.reported.append(rate)
+        sampler.sample()
+    found.exit_code = process.wait()
+    found.seconds = time.monotonic() - start
+    found.idle_share, found.idle_why = sampler.result()
+    return found
+
+
+class _Idle:
+    """Utilisation of the first GPU through NVML, sampled as the loop prints."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._nvml: Any = None
+        self._seen: list[int] = []
+        self._why = "nvidia-ml-py is not installed (the `gpu` extra)"
+        try:
+            import pynvml
+        except ImportError:
+            return
+        try:
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            self._nvml = pynvml
+            self._why = ""
+        except pynvml.NVMLError as error:
+            self._why = f"no NVIDIA driver answers: {error}"
+
+    def sample(self) -> None:
+        """Take one reading."""
+        if self._nvml is not None:
+            self._seen.append(int(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu))
+
+    def result(self) -> tuple[float | None, str]:
+        """(share of the time without work, why not if it could not be looked at)."""
+        if not self._seen:
+            return None, self._why or "no sample was taken"
+        return 1 - sum(self._seen) / (100 * len(self._seen)), ""
