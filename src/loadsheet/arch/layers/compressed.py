@@ -174,12 +174,16 @@ class CompressedAttention(Layer):
         return self.o_up.forward(self.o_down.forward(mixed, tape), tape)
 
     def cache(self, work: Work) -> tuple[CacheTensor, ...]:
-        """The window's keys, which are also its values; entries and states of the compressors."""
+        """The window's keys, which are also its values; entries and states of the compressors.
+
+        In transformers a layer of the window alone keeps them as keys and once more as values.
+        """
         length = smallest(work.context, self.window)
         operands: dict[str, Any] = {"B": work.sequences, "S": length, "d_h": self.head_dim}
-        own = CacheTensor("keys", work.sequences * length * self.head_dim, "kv", "B·S·d_h", operands)
+        elements = work.sequences * length * self.head_dim
         if self.compressor is None:
-            return (own,)
+            return (CacheTensor("keys and values", 2 * elements, "kv", "2·B·S·d_h", operands),)
+        own = CacheTensor("keys", elements, "kv", "B·S·d_h", operands)
         more = self.indexer.cache(work, "index") if self.indexer is not None else ()
         return (own, *self.compressor.cache(work, "compressed"), *more)
 

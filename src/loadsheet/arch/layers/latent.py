@@ -18,7 +18,8 @@ class LatentAttention(Layer):
 
     cache per token: kv_lora_rank + rope_dim numbers, whatever the number of heads. `gate`: an OutputGate;
     `query_gate`: queries and a gate from one matrix that reads the latent before and after its norm;
-    `rope_norm` names a norm of the shared rope key; `indexer` chooses the keys that a query uses.
+    `rope_norm` names a norm of the shared rope key; `indexer` chooses the keys that a query uses, `chosen`
+    of them, or as many as the layer before chose.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class LatentAttention(Layer):
         query_gate: str | None = None,
         rope_norm: str | None = None,
         indexer: Indexer | None = None,
+        chosen: int | None = None,
     ) -> None:
         super().__init__()
         style = norm_style or NormStyle()
@@ -89,7 +91,8 @@ class LatentAttention(Layer):
         self.gate: Any = self.add("", gate)
         self.query_gate = bool(query_gate)
         self.indexer: Indexer | None = self.add("indexer", indexer)
-        self.sees = window if indexer is None else indexer.chosen  # keys that a query uses at most
+        chosen = indexer.chosen if indexer is not None else chosen
+        self.sees = window if chosen is None else chosen  # keys that a query uses at most
 
     def forward(self, x: Tensor, tape: Ops) -> Tensor:
         """(B·T, d) → (B·T, d), with keys and values unpacked to every head, as in training and prefill."""
