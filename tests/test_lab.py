@@ -68,6 +68,7 @@ LECTURE: list[tuple[int, str, float, float]] = [
     (2, "params.llama-2-7b.tables", 262_144_000, 0),
     (2, "states.sgd", 0, 0), (2, "states.sgd-momentum", 1, 0), (2, "states.adam", 2, 0),
     (2, "per-parameter.fp32", 16, 0), (2, "per-parameter.mixed", 16, 0),
+    (2, "per-parameter.8bit", 10, 0),
     (2, "states.llama-2-7b", 100 * GIB, 0.5 * GIB), (2, "states.llama-3-8b", 120 * GIB, 0.5 * GIB),
     (2, "states.8bit", 75 * GIB, 0.5 * GIB), (2, "states.8bit.saved", 45 * GIB, 0.5 * GIB),
     (2, "kv.ratio", 0.25, 0), (2, "kv.llama-2-70b", 327_680, 0), (2, "kv.32k", 10 * GIB, 0),

@@ -16,7 +16,7 @@ from loadsheet.lab.described import GPTSizes, LlamaSizes
 from loadsheet.lab.measured import state_bytes, token_ids
 from loadsheet.lab.models import GPT, Llama, gpt2_small, loss_of
 from loadsheet.lab.report import Figure, Lecture, Section, around, exactly, printed
-from loadsheet.recipe import precision, tables
+from loadsheet.recipe import bytes_per_parameter, tables
 from loadsheet.sheet import plan
 from loadsheet.units import GIB
 
@@ -168,19 +168,18 @@ def optimizer_states() -> Section:
     )
 
 
-def bytes_per_parameter() -> Section:
+def training_bytes() -> Section:
     """Weights, gradients, master copy and states of one real step; then real models."""
     figures = []
-    for key, name, lecture in (
-        ("fp32", "fp32, Adam", exactly(16, "16 B")),
-        ("mixed", "mixed bf16, Adam", exactly(16, "16 B")),
-    ):
-        p = precision(key)
-        parts = (p.weights, p.gradients, *([p.master] if p.master else []), p.states, p.states)
+    for key, name in (("fp32", "fp32, Adam"), ("mixed", "mixed bf16, Adam")):
         figures.append(
-            Figure(f"per-parameter.{key}", name, "per number", sum(DTYPE_BYTES[part] for part in parts),
-                   measured=_measured_per_parameter(mixed=key == "mixed"), lecture=lecture)
+            Figure(f"per-parameter.{key}", name, "per number", sum(bytes_per_parameter(key, "adam").values()),
+                   measured=_measured_per_parameter(mixed=key == "mixed"), lecture=exactly(16, "16 B"))
         )  # fmt: skip
+    eight_bits = sum(bytes_per_parameter("mixed", "adamw-8bit").values())
+    figures.append(
+        Figure("per-parameter.8bit", "mixed bf16, 8-bit Adam", "per number", eight_bits, lecture=exactly(10, "10 B"))
+    )  # fmt: skip
     states = {name: _states(name) for name in REAL}
     eight = _states("llama-3-8b", optimizer="adamw-8bit")
     said = {"llama-2-7b": "100 GiB", "llama-3-8b": "120 GiB"}

@@ -123,4 +123,4 @@ def step_seconds(model: nn.Module, batch: int, seq: int, vocab: int) -> float:
         loss_of(model, ids).backward()
         optimizer.step()
 
-    return best_seconds(step, budget=1.5, most=10)
+    return best_seconds(step, budget=1.0, most=10)

@@ -16,7 +16,7 @@ def experiment(title: str, *, timing: bool, progress: Callable[[str], None]) -> 
         for what, section in (
             ("parameters", counts.parameters),
             ("optimizer states", counts.optimizer_states),
-            ("bytes per parameter", counts.bytes_per_parameter),
+            ("bytes per parameter", counts.training_bytes),
             ("KV cache", counts.kv_cache),
         ):
             progress(what)
