@@ -17,11 +17,6 @@ from loadsheet.sheet.capacity import LIMIT
 _H100 = ls.gpu("h100-sxm")
 
 
-def _OPEN(reason: str) -> pytest.MarkDecorator:
-    """A fault that is known and not yet mended."""
-    return pytest.mark.xfail(reason=reason)
-
-
 def gpu_with(usable: float) -> Gpu:
     """An H100 that shows so many bytes to a process."""
     return replace(_H100, id="of-my-own", memory_usable_bytes=int(usable))
@@ -94,7 +89,7 @@ def test_public_names() -> None:
         {"zero": 3}, {"rank": 8}, {"task": "lora", "rank": 0}, {"task": "lora", "targets": []},
         {"task": "lora", "targets": [1]}, {"task": "lora", "targets": 5}, {"task": "lora", "lora_dropout": 1},
         {"task": "serve", "group": 64}, {"task": "serve", "mfu": 0.4}, {"task": "serve", "weights": "q4"},
-        pytest.param({"max_length": 5}, marks=_OPEN("it is a keyword of recipe(), and a TypeError"), id="max_length"),
+        pytest.param({"max_length": 5}, id="max_length"),
     ],
     ids=lambda options: " ".join(f"{k}={v}" for k, v in options.items())[:40],
 )  # fmt: skip
@@ -151,10 +146,7 @@ def _typed(change: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param(n, marks=_OPEN("its text drops options unsaid") if n == "8-bit Adam" else ())
-        for n in CASES
-    ],
+    CASES,
 )
 def test_remedies_hold(case: str) -> None:
     """Planned again with its change as typed, each remedy gives the peak and the verdict that it claims."""
@@ -222,7 +214,6 @@ def test_largest_presets(gpu: str) -> None:
                 assert (ls.plan(model, gpu, **uses[use], batch=1, seq=seq).verdict == "fits") == fits, model
 
 
-@_OPEN("a search that ends at its limit is shown as the answer")
 def test_capacity_beyond_the_search() -> None:
     """With a window of 4,096 the cache stops growing: any length fits, and the page does not name a last one."""
     sheet = ls.plan("mistral-7b-v0.1", "h100-sxm", task="serve", seq=1 << 23)
@@ -233,8 +224,8 @@ def test_capacity_beyond_the_search() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param({"gpus": 8}, marks=_OPEN("the task is no default any more")),
-        pytest.param({"gpu": "b200-sxm"}, marks=_OPEN("changed() does not look the id up")),
+        pytest.param({"gpus": 8}),
+        pytest.param({"gpu": "b200-sxm"}),
         {"task": "serve", "batch": 4},
     ],
     ids=str,
@@ -248,9 +239,9 @@ def test_changed(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param({"gpu": "h100"}, marks=_OPEN("changed() does not look the id up")),
-        pytest.param({"gpus": 0}, marks=_OPEN("changed() does not check")),
-        pytest.param({"gpus": "x"}, marks=_OPEN("changed() does not check")),
+        pytest.param({"gpu": "h100"}),
+        pytest.param({"gpus": 0}),
+        pytest.param({"gpus": "x"}),
         {"tp": 2},
         {"batch": 0},
     ],

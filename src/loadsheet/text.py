@@ -52,7 +52,9 @@ def explain(ledger: Ledger, width: int = 100) -> list[str]:
     for top in ledger.items:
         for depth, item in top.walk():
             pad = "  " * (depth + 1)
-            lines.append(f"{pad}{item.name}: {amount(item, ledger.unit)}  [{item.basis}]")
+            lines += wrap(
+                f"{pad}{item.name}: {amount(item, ledger.unit)}  [{item.basis}]", width, pad + "    "
+            )
             lines += wrap(f"{pad}  = {item.working}", width, pad + "    ")
             if item.source and not item.children:
                 lines += wrap(f"{pad}  source: {item.source}", width, pad + "    ")

@@ -73,12 +73,12 @@ class StepFlops:
 
     def items(self) -> tuple[Item, ...]:
         """The account: forward, backward to the inputs, backward to the weights."""
-        t = {"tokens": self.tokens}
-        return (
-            Item("forward", self.forward, "Σ 2·MAC", t, _OPS),
-            Item("gradients of activations", self.input_grads, "Σ 2·MAC", t, _OPS),
-            Item("gradients of weights", self.weight_grads, "Σ 2·MAC", t, _OPS),
-        )
+        parts = {
+            "forward": self.forward,
+            "gradients of activations": self.input_grads,
+            "gradients of weights": self.weight_grads,
+        }
+        return tuple(Item(name, n, "2·MACs", {"MACs": n / 2}, _OPS) for name, n in parts.items())
 
 
 def step_flops(taped: Taped, tokens: Any, recompute: str) -> StepFlops:

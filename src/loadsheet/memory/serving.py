@@ -8,7 +8,7 @@ from loadsheet.arch.model import Model
 from loadsheet.arch.ops import Ops
 from loadsheet.arch.work import DTYPE_BYTES, Work
 from loadsheet.ledger import Item
-from loadsheet.memory.terms import MemoryAccount, format_bytes_of, instant, quantised_bytes
+from loadsheet.memory.terms import MemoryAccount, format_bytes_of, instant, quantised_bytes, scale_formula
 from loadsheet.recipe import Serving, pick
 from loadsheet.units import largest, smallest
 
@@ -35,7 +35,7 @@ def weight_items(model: Model, recipe: Serving) -> Item:
         "weights",
         children=(
             Item(f"{recipe.weights} numbers", numbers, "N_q·bits/8", operands, entry["source"]),
-            Item("scales", scales, _scale_text(entry, recipe.group), {}, entry["source"]),
+            Item("scales", scales, *scale_formula(model, recipe.weights, recipe.group), entry["source"]),
             Item(
                 "embedding, head, norms in 16 bits",
                 2 * (n - packed),
@@ -69,7 +69,15 @@ def serves_file(model: Model, recipe: Serving) -> bool:
     return model.stored is not None and "weights" in recipe.defaulted
 
 
-_LOOKED_UP = ("token_embd.", "position_embd.", "embed_tokens.", "wte.", "wpe.", "embed_in.", "embed_positions.")
+_LOOKED_UP = (
+    "token_embd.",
+    "position_embd.",
+    "embed_tokens.",
+    "wte.",
+    "wpe.",
+    "embed_in.",
+    "embed_positions.",
+)
 
 
 def _stored_parts(model: Model) -> tuple[int, int]:
@@ -77,17 +85,12 @@ def _stored_parts(model: Model) -> tuple[int, int]:
     tensors = model.stored.tensors if model.stored is not None else ()
     tied = ("token_embd.", "embed_tokens.", "wte.") if model.tied else ()
     looked_up = sum(
-        t.nbytes for t in tensors if any(n in t.name for n in _LOOKED_UP) and not any(n in t.name for n in tied)
+        t.nbytes
+        for t in tensors
+        if any(n in t.name for n in _LOOKED_UP) and not any(n in t.name for n in tied)
     )
     experts = sum(t.nbytes for t in tensors if "_exps." in t.name or ".experts." in t.name)
     return looked_up, experts
-
-
-def _scale_text(entry: dict[str, Any], group: int) -> str:
-    kind = entry["scale"]
-    if kind == "row":
-        return "one fp32 number per output row"
-    return f"per group of {group}" if kind == "group" else f"per block of {entry['block']} and per tensor"
 
 
 def cache_items(model: Model, work: Work, kv: str) -> Item | None:
@@ -143,7 +146,8 @@ def serving_memory(model: Model, recipe: Serving, gpus: int = 1) -> MemoryAccoun
     batch, seq = recipe.batch, recipe.seq
     cache = cache_items(model, Work(batch, 1, seq - 1), recipe.kv)
     chunk = smallest(seq, recipe.prefill_chunk)
-    sequences = largest(smallest(batch, recipe.prefill_chunk // chunk), 1)  # prompts that share one pass
+    # short prompts share a pass until it is full, in part if need be
+    sequences = smallest(batch, largest(recipe.prefill_chunk / chunk, 1))
     source = "highest live point of the tape without gradients"
     prefill = Item(
         "activations of prefill",

@@ -141,3 +141,30 @@ def quantised_bytes(model: Model, name: str, group: int = 128) -> tuple[int, int
         n, s = format_bytes_of(shape, name, group)
         params, numbers, scales = params + count * prod(shape), numbers + count * n, scales + count * s
     return params, numbers, scales
+
+
+def scale_formula(model: Model, name: str, group: int = 128) -> tuple[str, dict[str, Any]]:
+    """How the scales of all quantised matrices add up: expression and operands."""
+    entry = pick("formats", name, "weight format")
+    kind = entry["scale"]
+    rows = groups = blocks = seconds = tensors = 0
+    for shape, _, count in model.quantisable_shapes:
+        numel = prod(shape)
+        rows += count * (numel // shape[-1])
+        tensors += count
+        if kind == "group":
+            groups += count * (numel // shape[-1]) * ceil_div(shape[-1], group)
+        elif kind == "block":
+            each = ceil_div(numel, entry["block"])
+            blocks += count * each
+            seconds += count * ceil_div(each, entry.get("second_block", 1))
+    size = entry["scale_bytes"]
+    if kind == "row":
+        return "s·rows", {"s": size, "rows": rows}
+    if kind == "group":
+        return "(s + z/8)·groups", {"s": size, "z": entry["zero_bits"], "groups": groups}
+    operands = {"s": size, "blocks": blocks, "c": entry["code_bytes"], "tensors": tensors}
+    if "second_block" in entry:
+        operands |= {"s_2": entry["second_bytes"], "blocks_2": seconds}
+        return "s·blocks + s_2·blocks_2 + c·tensors", operands
+    return "s·blocks + c·tensors", operands

@@ -14,9 +14,9 @@ from loadsheet.arch.model import Model, Taped
 from loadsheet.arch.ops import Ops
 from loadsheet.arch.tape import Summary
 from loadsheet.arch.work import DTYPE_BYTES, Adapter, Work
-from loadsheet.errors import BadInput
+from loadsheet.errors import BadInput, shorten
 from loadsheet.ledger import Item
-from loadsheet.memory.terms import Instant, MemoryAccount, instant, quantised_bytes
+from loadsheet.memory.terms import Instant, MemoryAccount, instant, quantised_bytes, scale_formula
 from loadsheet.recipe import Training, pick, precision, tables
 from loadsheet.units import ceil_div, largest
 
@@ -61,7 +61,7 @@ def check_adapter(model: Model, recipe: Training) -> int:
     for target in recipe.targets or ():
         if target not in tags:
             raise BadInput(
-                f"targets: got `{target}`, expected module names of {model.name}",
+                f"targets: got {shorten(target)}, expected module names of {model.name}",
                 "it has " + ", ".join(sorted(tags)),
             )
     targeted = [
@@ -168,7 +168,7 @@ def _base_weights(model: Model, recipe: Training) -> Item:
         "frozen weights",
         children=(
             Item("4-bit numbers", numbers, "N_q/2", {"N_q": packed}, source),
-            Item("scales and codes", scales, "per block of 64 and per tensor", {}, source),
+            Item("scales and codes", scales, *scale_formula(model, name), source),
             Item(
                 "embedding, head, norms",
                 other * rest,
@@ -183,24 +183,24 @@ def _base_weights(model: Model, recipe: Training) -> Item:
 # --- activations ----------------------------------------------------------------------------------
 
 
-def _coefficients(summary: Summary, tokens: Any) -> tuple[list[str], dict[str, Any]]:
-    """The kept bytes of one part as terms per token: ["8d", "4q", ...], from the tape itself."""
-    terms: list[str] = []
-    operands: dict[str, Any] = {}
-    for symbol, units, size in summary.saved_by:
-        if symbol == "copy":
-            continue
-        coefficient = size / (tokens * units)
-        text = f"{coefficient:.4g}"
-        if symbol in ("n", "1", "ids", "k"):
-            terms.append(f"{size / tokens:.4g}")
-            continue
-        names = symbol.replace("2f", "f2").split("·")
-        label = symbol.replace("·", "").replace("2f", "f2").replace("_", "")
-        label = names[0] if len(names) == 1 else label
-        terms.append(f"{text}·{label}")
-        operands[label] = units
-    return terms, operands
+#: widths that are numbers already: per-row statistics, indices
+_PLAIN_WIDTHS = frozenset({"n", "1", "ids", "k"})
+
+
+def _named_width(symbol: str, units: Any, per_token: Any) -> tuple[str, Any, Any]:
+    """(name, its value, coefficient) of one kept width: ("d", 4096, 8.0); no name if it is a plain number.
+
+    A name is used only if the coefficient comes out exact in quarters; a symbol such as "2f" (gate and
+    up in one matrix) is read as 2·f.
+    """
+    digits = len(symbol) - len(symbol.lstrip("0123456789"))
+    times, name = int(symbol[:digits] or 1), symbol[digits:].replace("·", "")
+    if symbol in _PLAIN_WIDTHS or not name or hasattr(units, "shape") or not units:
+        return "", 1, per_token
+    coefficient = per_token / units * times
+    if abs(coefficient * 4 - round(coefficient * 4)) > 1e-9:
+        return "", 1, per_token
+    return name, units / times, coefficient
 
 
 def activations_item(name: str, summary: Summary, count: int, recipe: Training) -> Item:
@@ -208,11 +208,37 @@ def activations_item(name: str, summary: Summary, count: int, recipe: Training) 
     amount = (summary.saved - summary.copies) * count
 
     def formula() -> tuple[str, dict[str, Any]]:
-        terms, operands = _coefficients(summary, recipe.batch * recipe.seq)
-        text = " + ".join(terms) or "0"
-        return f"L·B·T·({text})", {"L": count, "B": recipe.batch, "T": recipe.seq, **operands}
+        operands: dict[str, Any] = {"L": count, "B": recipe.batch, "T": recipe.seq}
+        coefficients: dict[str, Any] = {}
+        plain: Any = 0
+        for symbol, units, size in summary.saved_by:
+            if symbol == "copy":
+                continue
+            per_token = size / (recipe.batch * recipe.seq)
+            label, value, coefficient = _named_width(symbol, units, per_token)
+            if label and operands.setdefault(label, value) == value:
+                coefficients[label] = coefficients.get(label, 0) + coefficient
+            else:
+                plain = plain + per_token
+        terms = [f"{c:g}·{label}" for label, c in coefficients.items()]
+        text = " + ".join([*terms, *([f"{plain:.12g}"] if plain else [])])
+        return f"L·B·T·({text or 0})", operands
 
     return Item(name, amount, formula, source=_TORCH, basis="modelled")
+
+
+def _beginning(taped: Taped, recipe: Training) -> Item | None:
+    """What the embedding keeps: the token ids, and whatever else stands before the blocks."""
+    amount = taped.before.saved
+    if not hasattr(amount, "shape") and not amount:
+        return None
+
+    def formula() -> tuple[str, dict[str, Any]]:
+        rest = amount - 8 * recipe.batch * recipe.seq
+        sizes = {"B": recipe.batch, "T": recipe.seq}
+        return ("8·B·T + rest", {**sizes, "rest": rest}) if rest else ("8·B·T", sizes)
+
+    return Item("embedding and its input", amount, formula, source=_TORCH, basis="modelled")
 
 
 def _checkpoints(taped: Taped, layers: int, recipe: Training) -> Item:
@@ -248,7 +274,10 @@ def training_memory(
     def gradients(amount: Any, text: str, basis: Any = "exact") -> Item | None:
         if not hasattr(amount, "shape") and not amount:
             return None
-        return Item("gradients", amount, text, {"g": grad_size, "N": trained}, grad_source, basis)
+        operands = {"g": grad_size, "N": trained}
+        if text != "g·N":  # part of them: how many have been made by then
+            text, operands = "g·n", {"g": grad_size, "n": amount / grad_size}
+        return Item("gradients", amount, text, operands, grad_source, basis)
 
     buckets = None
     if gpus > 1:
@@ -274,14 +303,7 @@ def training_memory(
             "16-bit copies of weights", copies, "autocast, until their backward", {}, _TORCH, "modelled"
         )
     shared = _shared_item(taped)
-    begin = Item(
-        "embedding and its input",
-        before.saved,
-        "8·B·T",
-        {"B": recipe.batch, "T": recipe.seq},
-        _TORCH,
-        "modelled",
-    )
+    begin = _beginning(taped, recipe)
     blocks_kept: Item = (
         _checkpoints(taped, layers, recipe) if recompute else Item("activations", children=tuple(kept))
     )
@@ -365,7 +387,7 @@ def _block_instants(
     gradients: Any,
     full_grads: Item | None,
     shared: Item | None,
-    begin: Item,
+    begin: Item | None,
     resident: Any,
     gpus: int,
 ) -> list[Instant]:

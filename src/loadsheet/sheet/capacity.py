@@ -13,9 +13,9 @@ from loadsheet.errors import LoadsheetError
 from loadsheet.ledger import Estimate
 from loadsheet.memory.serving import serving_memory, weight_items
 from loadsheet.memory.training import state_items, training_memory
-from loadsheet.recipe import Serving, Training, recipe
+from loadsheet.recipe import MAX_SIZE, Serving, Training, recipe
 
-LIMIT = 1 << 22  # beyond four million tokens or sequences nobody plans
+LIMIT = MAX_SIZE  # where a search ends: what still fits there has no limit that matters
 
 
 class Probe:

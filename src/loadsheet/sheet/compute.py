@@ -164,7 +164,15 @@ def serving_compute(model: Model, recipe: Serving, gpu: Gpu, gpus: int) -> Compu
         bound_by="bandwidth" if step.memory_seconds >= step.math_seconds else "compute",
         mfu=None,
         gpu_hours=hours,
-        items=(Item("one decode step", step.flops, "Σ 2·MAC", {}, "matrix products on the tape"),),
+        items=(
+            Item(
+                "one decode step",
+                step.flops,
+                "2·MACs",
+                {"MACs": step.flops / 2},
+                "matrix products on the tape",
+            ),
+        ),
         peak=peak,
         peak_dtype=dtype,
         flops_per_step=step.flops,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 from loadsheet.arch.model import Model
 from loadsheet.arch.read import model as find_model
-from loadsheet.errors import BadInput, shorten
+from loadsheet.errors import BadInput, UnknownKey, shorten
 from loadsheet.hardware import Gpu
 from loadsheet.hardware import gpu as find_gpu
 from loadsheet.ledger import Estimate
@@ -18,7 +18,7 @@ from loadsheet.memory.serving import serving_memory
 from loadsheet.memory.terms import Instant, MemoryAccount
 from loadsheet.memory.training import tape_training, training_memory
 from loadsheet.money.price import Price, parse_price
-from loadsheet.recipe import Recipe, Training, recipe, whole
+from loadsheet.recipe import Recipe, Serving, Training, recipe, whole
 from loadsheet.sheet.compute import Compute, serving_compute, training_compute
 from loadsheet.sheet.money import Money, money
 
@@ -132,6 +132,16 @@ class Sheet:
             found.append(
                 f"the file holds {stored.params:,} elements, its config.json describes {self.model.params:,} parameters"
             )
+        published = (self.model.config or {}).get("quantization_config")
+        if (
+            isinstance(self.recipe, Serving)
+            and isinstance(published, dict)
+            and "weights" in self.recipe.defaulted
+        ):
+            method = shorten(published.get("quant_method", "a quantised format"))
+            found.append(
+                f"weights: the published checkpoint is quantised ({method}); planned in bf16, give --weights"
+            )
         return (*found, *self.compute.notes, *self.memory.account.notes)
 
     @cached_property
@@ -155,13 +165,15 @@ class Sheet:
 
         return checkpoint_bytes(self)
 
-    def changed(self, **options: Any) -> Sheet:
+    def changed(self, *, gpu: str | Gpu | None = None, gpus: int | None = None, **options: Any) -> Sheet:
         """The same question with some options changed (the price is kept, defaults stay defaults)."""
-        merged = {**self.options, **options}
-        gpu = merged.pop("gpu", self.gpu)
-        gpus = merged.pop("gpus", self.gpus)
-        made = recipe(max_length=self.model.max_length, **merged)
-        return Sheet(self.model, made, gpu, gpus, self.price, merged)
+        return plan(
+            self.model,
+            self.gpu if gpu is None else gpu,
+            self.gpus if gpus is None else gpus,
+            price=self.price,
+            **{**self.options, **options},
+        )
 
     def to_dict(self, *, full: bool = True) -> dict[str, Any]:
         """The JSON of the design as a dict; `full=False` leaves out remedies and capacity."""
@@ -230,10 +242,12 @@ def plan(
                 f"{name}: got {shorten(value)}, expected no sharding: only replicas are modelled so far",
                 "leave it out; remedies print the floor 16·N/n of model states split over n GPUs",
             )
+    if "max_length" in options:  # the model's own, not an option
+        raise UnknownKey("max_length", [f.name for f in fields(Training)], "option")
     hardware = find_gpu(gpu)
     count = whole("gpus", gpus, maximum=1 << 20)
     found = find_model(model)
     money_per_hour = None if price is None else parse_price(price)
     made = recipe(task=task, max_length=found.max_length, **options)
-    given = {k: v for k, v in options.items() if v is not None}
-    return Sheet(found, made, hardware, count, money_per_hour, {**given, "task": made.task})
+    given = {k: v for k, v in {"task": task, **options}.items() if v is not None}
+    return Sheet(found, made, hardware, count, money_per_hour, given)

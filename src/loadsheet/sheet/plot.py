@@ -7,7 +7,6 @@ from typing import Any
 from loadsheet.errors import LoadsheetError
 from loadsheet.units import GIB
 
-
 #: twelve colours that stay apart in greyscale order of use
 PALETTE = (
     "#1f4e79", "#3f7fb5", "#8db9dd", "#2e7d32", "#f2a33a", "#c0504d",
@@ -38,7 +37,9 @@ def draw(sheet: Any, path: str | None = None) -> Any:
         axes.barh(labels, sizes, left=left, label=name)
         left = [a + b for a, b in zip(left, sizes, strict=True)]
     for row, instant in enumerate(instants):  # the width of the estimate
-        axes.plot([instant.total.low / GIB, instant.total.high / GIB], [row, row], color="black", linewidth=1.5)
+        axes.plot(
+            [instant.total.low / GIB, instant.total.high / GIB], [row, row], color="black", linewidth=1.5
+        )
     usable = sheet.memory.usable_bytes / GIB
     axes.axvline(usable, color="red", linestyle="--", label=f"{sheet.gpu.id}: {usable:.1f} GiB usable")
     axes.invert_yaxis()

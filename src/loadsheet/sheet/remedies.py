@@ -105,8 +105,7 @@ def _training_candidates(sheet: Any, r: Training) -> Iterator[tuple[str, str, di
 
 
 def _adapter(sheet: Any, task: str) -> tuple[str, str, dict[str, Any]]:
-    kept = {k: None for k in ("optimizer", "precision", "keep_gradients") if k in sheet.options}
-    options: dict[str, Any] = {**kept, "task": task}
+    options: dict[str, Any] = {"task": task}
     trained = sheet.model.adapter_params(sheet.recipe.rank, sheet.recipe.targets)
     share = trained / sheet.model.params
     costs = f"trains {share:.2%} of the parameters"

@@ -8,6 +8,7 @@ from loadsheet.ledger import Item, Ledger
 from loadsheet.memory.serving import serves_file
 from loadsheet.memory.terms import Instant
 from loadsheet.recipe import Training, bytes_per_parameter
+from loadsheet.sheet.capacity import LIMIT
 from loadsheet.text import columns, explain, gib_range, wrap
 from loadsheet.units import (
     GIB,
@@ -101,16 +102,28 @@ def _shown_instants(sheet: Any) -> list[Instant]:
 def memory_table(sheet: Any, width: int) -> list[str]:
     """Rows: items; columns: instants, in GiB. On a narrow terminal, the worst instant alone."""
     instants = _shown_instants(sheet)
-    lines = columns(_rows(sheet, instants))
-    if max(map(len, lines)) > width:
+    rows = _rows(sheet, instants)
+    if _table_width(rows) > width:
         instants = [sheet.memory.worst]
-        lines = columns(_rows(sheet, instants))
-    out = [line[:width].rstrip() for line in lines]
+        rows = _rows(sheet, instants)
+    over = _table_width(rows) - width
+    if over > 0:  # names give way, numbers never
+        room = max(len(row[0]) for row in rows) - over
+        rows = [[_cut(row[0], room), *row[1:]] for row in rows]
+    out = columns(rows)
     if isinstance(sheet.recipe, Training):
         out += wrap(f"model states: {_states(sheet)}", width, "  ")
     for name, text in _long_formulas(instants):
         out += wrap(f"{name}: {text}", width, "  ")
     return [*out, ""]
+
+
+def _table_width(rows: list[list[str]]) -> int:
+    return max(map(len, columns(rows)))
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: max(room - 1, 1)] + "…"
 
 
 def _states(sheet: Any) -> str:
@@ -215,13 +228,17 @@ def _costs_table(rows: list[list[str]], width: int) -> list[str]:
 def _holds(sheet: Any, width: int) -> list[str]:
     c = sheet.capacity
     r = sheet.recipe
+
+    def answer(what: str, found: int, none: str) -> str:
+        if not found:
+            return none
+        return f"{what} has no limit that matters" if found >= LIMIT else f"{what} is {found:,}"
+
     parts = [
-        f"at {r.seq:,} tokens the largest batch is {c.largest_batch:,}"
-        if c.largest_batch
-        else f"at {r.seq:,} tokens no batch fits",
-        f"at batch {r.batch:,} the longest sequence is {c.longest_seq:,}{_beyond(sheet)}"
-        if c.longest_seq
-        else f"at batch {r.batch:,} no length fits",
+        f"at {r.seq:,} tokens " + answer("the largest batch", c.largest_batch, "no batch fits"),
+        f"at batch {r.batch:,} "
+        + answer("the longest sequence", c.longest_seq, "no length fits")
+        + _beyond(sheet),
     ]
     lines = wrap("Here " + "; ".join(parts) + ".", width, "  ")
     uses = [
@@ -331,7 +348,8 @@ def _serving_time(sheet: Any, width: int) -> list[str]:
 def _money(sheet: Any, width: int) -> list[str]:
     m = sheet.money
     if m is None:
-        return ["Money  give --price PER_GPU_HOUR (no prices are shipped: they change by the week)"]
+        text = "Money  give --price PER_GPU_HOUR (no prices are shipped: they change by the week)"
+        return wrap(text, width, "       ")
     currency = m.price.currency
     each = m.per_million_tokens.estimate
     text = f"Money  at {m.price}: "
