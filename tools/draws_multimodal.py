@@ -10,13 +10,14 @@ shapes, and how far back the cache of each layer reaches. Needs torch and transf
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from make_random_configs import (
-    KEPT,
     Draw,
     alternating,
     attempt,
@@ -314,21 +315,37 @@ NEEDED: dict[str, Draw] = {
 }
 
 
-def without_noise(config: Draw) -> Draw:
-    """A configuration as saved, without what no architecture depends on."""
-    return {
-        key: without_noise(value) if isinstance(value, dict) else value
-        for key, value in config.items()
-        if key in KEPT or key not in NOISE
-    }
+def shallow(model_type: str) -> Draw:
+    """What makes three layers of the default configuration."""
+    depth: Draw = {"num_hidden_layers": 3}
+    if model_type in ("gemma3n", "gemma3n_text"):
+        depth |= {"layer_types": [*KINDS, "sliding_attention"], "num_kv_shared_layers": 1}
+    needed = NEEDED.get(model_type, {})
+    made = import_module("transformers").AutoConfig.for_model(model_type, **needed)
+    if "text_config" not in made.sub_configs:
+        return needed | depth
+    # a wrapper's own default of its language model is dropped where a part of it is given
+    text = {**made.text_config.to_dict(), **needed.get("text_config", {})}
+    if isinstance(text["intermediate_size"], list):
+        text["intermediate_size"] = text["intermediate_size"][0]
+    per_layer = {key for key, value in text.items() if value and isinstance(value, list)}
+    dropped = {"per_layer_config", "num_kv_shared_layers", "architectures", *per_layer}
+    return needed | {"text_config": {k: v for k, v in text.items() if k not in dropped} | depth}
 
 
+#: keys of a saved configuration on which no shape depends
 NOISE = {
     "_name_or_path", "architectures", "attention_dropout", "bos_token_id", "chunk_size_feed_forward", "dtype",
-    "eos_token_id", "id2label", "initializer_range", "is_encoder_decoder", "label2id", "output_attentions",
-    "output_hidden_states", "pad_token_id", "problem_type", "return_dict", "rms_norm_eps", "rope_parameters",
-    "transformers_version", "use_cache",
+    "eos_token_id", "id2label", "initializer_range", "is_encoder_decoder", "label2id", "label_names",
+    "output_attentions", "output_hidden_states", "pad_token_id", "problem_type", "return_dict", "rms_norm_eps",
+    "rope_parameters", "transformers_version", "use_cache",
 }  # fmt: skip
+
+
+def without_noise(config: Draw) -> Draw:
+    """A configuration as saved, without what no shape depends on."""
+    kept = {key: value for key, value in config.items() if key not in NOISE}
+    return {key: without_noise(value) if isinstance(value, dict) else value for key, value in kept.items()}
 
 
 def recorded(model_type: str, config: Draw) -> Draw:
@@ -337,12 +354,8 @@ def recorded(model_type: str, config: Draw) -> Draw:
     return {"config": without_noise(made.to_dict()), **record(model_type, config)}
 
 
-def record_all(model_type: str) -> dict[str, list[Draw] | Draw]:
-    """Default, three layers, and `COUNT` random ones."""
-    needed = NEEDED.get(model_type, {})
-    found: dict[str, list[Draw] | Draw] = {"default": recorded(model_type, needed)}
-    if (shallow := attempt(model_type, needed | {"num_hidden_layers": 3})) is not None:
-        found["depth3"] = recorded(model_type, needed | {"num_hidden_layers": 3}) | shallow
+def random_configs(model_type: str) -> list[Draw]:
+    """`COUNT` configurations that transformers builds, with what it makes of them."""
     drawn: list[Draw] = []
     number = 0
     while len(drawn) < COUNT:
@@ -350,17 +363,53 @@ def record_all(model_type: str) -> dict[str, list[Draw] | Draw]:
         number += 1
         if number > 20 * COUNT:
             raise RuntimeError(f"{model_type}: only {len(drawn)} of {number} drawn ones could be built")
-        if (result := attempt(model_type, config)) is not None:
+        if (
+            result := attempt(model_type, deepcopy(config))
+        ) is not None:  # a class may change what it is given
             drawn.append({"config": {"model_type": model_type, **config}, **result})
-    return found | {"random": drawn}
+    return drawn
+
+
+def places(config: Draw, *above: str) -> Iterator[tuple[str, ...]]:
+    """The path of every key, also inside nested configurations."""
+    for key, value in config.items():
+        yield (*above, key)
+        if isinstance(value, dict):
+            yield from places(value, *above, key)
+
+
+def without(config: Draw, place: tuple[str, ...]) -> Draw:
+    """The configuration without the key at that place."""
+    key, *below = place
+    if not below:
+        return {k: v for k, v in config.items() if k != key}
+    return config | {key: without(config[key], tuple(below))}
+
+
+def spoiled(model_type: str, config: Draw) -> dict[str, Draw | None]:
+    """For each key, what transformers builds if it is missing (null: it refuses)."""
+    config = {key: value for key, value in config.items() if key != "model_type"}
+    return {
+        ".".join(place): attempt(model_type, deepcopy(without(config, place))) for place in places(config)
+    }
 
 
 def main(folder: Path) -> None:
     """Write the file into `folder`."""
     transformers = import_module("transformers")
     transformers.logging.set_verbosity_error()
+    models: dict[str, Any] = {
+        kind: {
+            "default": recorded(kind, NEEDED.get(kind, {})),
+            "depth3": recorded(kind, shallow(kind)),
+            "random": random_configs(kind),
+        }
+        for kind in sorted(DRAWS)
+    }
+    for kind, model in models.items():
+        if kind != "gemma3n":  # its image encoder takes a second each time; the rest is that of other types
+            model["spoiled"] = spoiled(kind, model["random"][0]["config"])
     source = f"transformers {transformers.__version__}, built on the meta device"
-    models = {kind: record_all(kind) for kind in sorted(DRAWS)}
     write(folder / "arch_multimodal.json.gz", {"source": source, "models": models})
 
 

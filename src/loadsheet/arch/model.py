@@ -167,7 +167,7 @@ class Model:
 
     def _sum(self, value: Callable[[Parameter], int], *, looped: bool = False) -> int:
         total = sum(value(p) for p in self.embedding.parameters())
-        total += sum(value(p) for _, layer in self.extras for p in layer.parameters())
+        total += sum(times * value(p) for _, layer in self.extras for p, times in layer.counted())
         counts = [count for _, count in self.runs]
         if looped and self.passes:
             counts = [sum(p.times for p in self.passes if p.run == i) for i in range(len(self.runs))]
@@ -216,7 +216,8 @@ class Model:
 
         count_in(self.embedding.parameters(), 1)
         for _, layer in self.extras:
-            count_in(layer.parameters(), 1)
+            for p, times in layer.counted():
+                counts[p.numel] = counts.get(p.numel, 0) + times
         for block, count in self.runs:
             count_in(block.parameters(), count)
         if self.final_norm is not None:

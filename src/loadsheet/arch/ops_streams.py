@@ -17,6 +17,13 @@ def token_product(tape: Ops, a: Tensor, b: Tensor, *, width: Any, symbol: str, m
     return out
 
 
+def divide(tape: Ops, a: Tensor, b: Tensor) -> Tensor:
+    """a / b, b one number per row: keeps both."""
+    out = tape.new(a.rows, a.width, a.symbol, a.dtype, a.grad or b.grad)
+    tape.add_record("divide", (a, b), out, (a, b))
+    return out
+
+
 def stack(tape: Ops, tensors: list[Tensor], symbol: str) -> Tensor:
     """The tensors side by side, a copy; keeps nothing."""
     width = sum(t.width for t in tensors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from loadsheet.arch.config import LIMITS, Config
+from loadsheet.arch.families.llama import capped
 from loadsheet.arch.families.nesting import nested_type
 from loadsheet.arch.families.parts import GEMMA_RMS, Sizes, assemble, read_sizes
 from loadsheet.arch.layers.altup import AltUp, AltUpStreams, Laurel, SparseGatedMLP
@@ -126,7 +127,8 @@ def gemma3n(c: Config) -> Model:
         ("model", AltUpStreams(d, streams)),
     )
     symbols = {"p": narrow, "n_s": streams, "r_l": rank}
-    return assemble(c, s, block, keys, norm=NORM, extras=extras, symbols=symbols)
+    logits = capped(c, "final_logit_softcapping", default=True)
+    return assemble(c, s, block, keys, norm=NORM, extras=extras, symbols=symbols, logit_softcap=logits)
 
 
 def _overrides(c: Config, count: int) -> list[Config]:
@@ -233,10 +235,16 @@ def gemma4(c: Config) -> Model:
     if narrow:
         vocab = c.size("vocab_size_per_layer_input", maximum=LIMITS["vocab_size"])
         extras = (("model", PerLayerInputs(d, narrow, count, vocab, NORM)),)
-    symbols = {"p": narrow, "f_e": expert_width, "E": experts, "k": k}
-    keys = list(zip(kinds, sharing, strict=True))
+    letters = {"p": narrow, "f_e": expert_width, "E": experts, "k": k}
     return assemble(
-        c, s, block, keys, norm=NORM, extras=extras, symbols={name: n for name, n in symbols.items() if n}
+        c,
+        s,
+        block,
+        list(zip(kinds, sharing, strict=True)),
+        norm=NORM,
+        extras=extras,
+        symbols={name: size for name, size in letters.items() if size},
+        logit_softcap=capped(c, "final_logit_softcapping", default=False),
     )
 
 
@@ -256,7 +264,7 @@ def gemma4_assistant(c: Config) -> Model:
     model = gemma4(Config({**text.data, "model_type": kind, "num_kv_shared_layers": shared}, text.where))
     target = c.size("backbone_hidden_size", maximum=LIMITS["hidden_size"])
     centroids = c.size("num_centroids") if c.flag("use_ordered_embeddings", default=False) else 0
-    model.tied = c.flag("tie_word_embeddings", default=True)
+    model.tied, model.logit_softcap = c.flag("tie_word_embeddings", default=True), False
     model.extras += (("", TargetProjections(model.hidden_size, target, centroids)),)
     return model
 

@@ -50,6 +50,7 @@ def gemma3(c: Config) -> Model:
     usual = {"vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
     text = c.part("text_config")
     model = text_model(Config({**c.data, "text_config": {**usual, **text.data}}, c.where), "gemma3_text")
+    model.defaulted = (*(key for key in usual if key not in text.data), *model.defaulted)
     vision = tower_type(c.part("vision_config"), "siglip_vision_model")
     width = vision.size("hidden_size")
     joint = bridge(mm_input_projection_weight=(width, model.hidden_size), mm_soft_emb_norm__weight=(width,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from loadsheet.arch.config import Config
-from loadsheet.arch.families import FAMILIES
+from loadsheet.arch.families import FAMILIES, same_in_all_layers
 from loadsheet.arch.model import Model
 from loadsheet.errors import UnsupportedArchitecture, shorten
 
@@ -26,6 +26,7 @@ def text_model(c: Config, *known: str, key: str = "text_config") -> Model:
     """The language model under `key`, whose type must be one of `known`; named as if it stood alone."""
     part = c.part(key)
     kind = nested_type(part, known)
+    same_in_all_layers(part, kind)
     module, function = FAMILIES[kind].split(":")
     model: Model = getattr(import_module(f"loadsheet.arch.families.{module}"), function)(
         Config({**part.data, "model_type": kind}, part.where)

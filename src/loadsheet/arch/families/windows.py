@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadsheet.arch.config import Config
-from loadsheet.arch.families.llama import attention, gated_mlp, pre_norm
+from loadsheet.arch.families.llama import attention, capped, gated_mlp, pre_norm
 from loadsheet.arch.families.parts import (
     GEMMA_RMS,
     RMS,
@@ -14,6 +14,7 @@ from loadsheet.arch.families.parts import (
     read_sizes,
 )
 from loadsheet.arch.layers.base import Norm
+from loadsheet.arch.layers.sinks import ScaledSinks
 from loadsheet.arch.model import Block, Model
 
 
@@ -75,7 +76,10 @@ def granite_swa(c: Config) -> Model:
     keys = [(reach, bool(theta)) for reach, theta in zip(windows, thetas, strict=True)]
 
     def block(k: tuple[Reach, bool]) -> Block:
-        mixer = attention(s, k[0], bias=bias, rotary=k[1], sinks=True)
+        window, d = k[0][0], s.hidden_size
+        mixer = ScaledSinks(
+            d, s.heads, s.kv_heads, s.head_dim, bias=bias, rotary=k[1], window=window, sinks=True
+        )
         return pre_norm(s, mixer, gated_mlp(s, bias=mlp_bias))
 
     return assemble(c, s, block, keys, norm=RMS)
@@ -94,11 +98,12 @@ def vaultgemma(c: Config) -> Model:
     bias = c.flag("attention_bias", default=False)
     window = optional_window(c, 4096)
     keys = reaches(c, s.num_layers, lambda i: "full_attention" if i % 2 else "sliding_attention", window)
+    softcap = capped(c, "attn_logit_softcapping", default=True)
     names = ("input_layernorm", "pre_feedforward_layernorm", "", "")
-    return assemble(
-        c,
-        s,
-        lambda k: pre_norm(s, attention(s, k, bias=bias), gated_mlp(s), GEMMA_RMS, norm_names=names),
-        keys,
-        norm=GEMMA_RMS,
-    )
+
+    def block(k: Reach) -> Block:
+        mixer = attention(s, k, bias=bias, softcap=softcap)
+        return pre_norm(s, mixer, gated_mlp(s), GEMMA_RMS, norm_names=names)
+
+    logits = capped(c, "final_logit_softcapping", default=True)
+    return assemble(c, s, block, keys, norm=GEMMA_RMS, logit_softcap=logits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadsheet.arch.layers.base import Layer, Linear, Norm, NormStyle, Stem
 from loadsheet.arch.layers.mlp import GatedMLP, gated
 from loadsheet.arch.ops import Ops
-from loadsheet.arch.ops_streams import average, stack, token_product
+from loadsheet.arch.ops_streams import average, divide, stack, token_product
 from loadsheet.arch.tape import Tensor
 
 
@@ -38,9 +38,8 @@ class AltUp(Layer):
     def predict(self, x: Tensor, tape: Ops) -> Tensor:
         """(B·T, n·d) → the streams as this block expects them."""
         coefficients = self.prediction.forward(self._modalities(self.active(x, tape), tape), tape)
-        turned = tape.copy(x)  # the streams become the last dimension
         macs = self.hidden_size * self.streams**2
-        mixed = token_product(tape, turned, coefficients, width=x.width, symbol=x.symbol, macs=macs)
+        mixed = token_product(tape, x, coefficients, width=x.width, symbol=x.symbol, macs=macs)
         return tape.copy(tape.add(mixed, x))
 
     def correct(self, predicted: Tensor, done: Tensor, tape: Ops) -> Tensor:
@@ -93,23 +92,22 @@ class AltUpStreams(Stem):
             for name in ("altup_projections", "altup_unembed_projections")
         )
 
-    def _rescaled(self, x: Tensor, tape: Ops) -> Tensor:
-        """x times the ratio of two magnitudes: the target's and its own."""
-        return tape.multiply(x, tape.mean_square_root(x))
+    def _joined(self, parts: list[Tensor], tape: Ops) -> Tensor:
+        """The parts side by side, each brought to the magnitude of the first."""
+        first, *others = parts
+        target = tape.mean_square_root(first)
+        scaled = [divide(tape, tape.multiply(x, target), tape.mean_square_root(x)) for x in others]
+        return stack(tape, [first, *scaled], "n_s·d")
 
     def begin(self, x: Tensor, ids: Tensor, tape: Ops) -> Tensor:
         """(B·T, d) → (B·T, n·d)."""
-        others = [self._rescaled(projection.forward(x, tape), tape) for projection in self.into]
-        return stack(tape, [x, *others], "n_s·d")
+        return self._joined([x, *(projection.forward(x, tape) for projection in self.into)], tape)
 
     def end(self, x: Tensor, tape: Ops) -> Tensor:
         """(B·T, n·d) → (B·T, d): the mean of the streams."""
-        first = tape.view(x, self.hidden_size, "d")
-        others = [
-            self._rescaled(projection.forward(tape.view(x, self.hidden_size, "d"), tape), tape)
-            for projection in self.back
-        ]
-        return average(tape, stack(tape, [first, *others], "n_s·d"), self.hidden_size, "d")
+        d = self.hidden_size
+        others = (projection.forward(tape.view(x, d, "d"), tape) for projection in self.back)
+        return average(tape, self._joined([tape.view(x, d, "d"), *others], tape), d, "d")
 
 
 class SparseGatedMLP(GatedMLP):

@@ -74,6 +74,11 @@ class Layer:
         for name, child in self._children.items():
             yield from child.parameters(f"{prefix}{name}." if name else prefix)
 
+    def counted(self) -> Iterator[tuple[Parameter, int]]:
+        """(parameter, how many like it), for sums; names are not those of the checkpoint."""
+        for p in self.parameters():
+            yield p, 1
+
     def linears(self, prefix: str = "") -> Iterator[tuple[str, Linear]]:
         """Every linear layer below this one, with its full name."""
         for name, child in self._children.items():

@@ -16,13 +16,12 @@ class Tower(Layer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stacks: list[tuple[str, Tower, int]] = []
+        self.stacks: list[tuple[str, Tower, tuple[int, ...]]] = []
 
     @property
     def numel(self) -> int:
         """Number of its parameters."""
-        own = sum(p.numel for p in self._own)
-        return own + sum(count * tower.numel for _, tower, count in self.stacks)
+        return sum(p.numel * times for p, times in self.counted())
 
     def weight(self, name: str, *shape: int) -> None:
         """A bare parameter."""
@@ -48,17 +47,28 @@ class Tower(Layer):
                 self.weight(f"{name}.bias", width)
 
     def part(self, name: str, tower: Tower) -> None:
-        """A module inside this one, under its name; an empty name puts its weights here."""
-        self.stacks.append((name, tower, 1))
+        """A module inside this one, under its name."""
+        self.stacks.append((name, tower, (0,)))
 
     def stack(self, name: str, tower: Tower, count: int) -> None:
         """`count` equal modules: name.0, name.1, ..."""
-        self.stacks.append((f"{name}.*", tower, count))
+        self.stacks.append((f"{name}.*", tower, tuple(range(count))))
+
+    def some(self, name: str, tower: Tower, indices: list[int]) -> None:
+        """Equal modules at some places of a list: name.2, name.5, ..."""
+        self.stacks.append((f"{name}.*", tower, tuple(indices)))
 
     def parameters(self, prefix: str = "") -> Iterator[Parameter]:
         """Every parameter with its full name."""
         yield from super().parameters(prefix)
-        for name, tower, count in self.stacks:
-            for index in range(count):
-                place = name.replace("*", str(index))
-                yield from tower.parameters(f"{prefix}{place}." if place else prefix)
+        for name, tower, indices in self.stacks:
+            for index in indices:
+                yield from tower.parameters(f"{prefix}{name.replace('*', str(index))}.")
+
+    def counted(self) -> Iterator[tuple[Parameter, int]]:
+        """(parameter, how many like it): equal modules are visited once."""
+        for p in super().parameters():
+            yield p, 1
+        for _, tower, indices in self.stacks:
+            for p, times in tower.counted():
+                yield p, times * len(indices)

@@ -96,9 +96,9 @@ class SamVision(Tower):
         self.conv("patch_embed.projection", channels, width, patch, patch)
         if positions:
             self.weight("pos_embed", 1, grid, grid, width)
-        for index, side in enumerate(sides):
+        for side in sorted(set(sides)):
             layer = SamLayer(width, mlp_width, bias=bias, side=side, head_dim=head_dim)
-            self.part(f"layers.{index}", layer)
+            self.some("layers", layer, [i for i, found in enumerate(sides) if found == side])
         self.conv("neck.conv1", width, out_channels, 1, 1, bias=False)
         self.conv("neck.conv2", out_channels, out_channels, 3, 3, bias=False)
         self.norm("neck.layer_norm1", "neck.layer_norm2", width=out_channels)
