@@ -32,6 +32,7 @@ _PUBLIC = {
 __all__ = sorted(_PUBLIC)  # noqa: PLE0605  (the names come from the table above)
 
 if TYPE_CHECKING:
+    from loadsheet import measure as measure
     from loadsheet.arch.read import model as model
     from loadsheet.arch.read import models as models
     from loadsheet.errors import BadConfig as BadConfig
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from loadsheet.ledger import Estimate as Estimate
     from loadsheet.ledger import Item as Item
     from loadsheet.ledger import Ledger as Ledger
-    from loadsheet import measure as measure
     from loadsheet.sheet import Sheet as Sheet
     from loadsheet.sheet import plan as plan
 
