@@ -177,6 +177,12 @@ FAMILIES: dict[str, str] = {
     "zaya": "experts_more:zaya",
 }
 
+#: names on the hub of other families' structures: model_type -> (family, the class that such a file names).
+#: Their code is on the hub; without that class in `architectures` the structure is not certain.
+HUB_NAMES: dict[str, tuple[str, str]] = {
+    "kimi_k2": ("deepseek_v3", "DeepseekV3ForCausalLM"),
+}
+
 DTYPES = {
     "bfloat16": "bf16",
     "float16": "fp16",
@@ -200,11 +206,23 @@ def same_in_all_layers(c: Config, kind: str) -> None:
         )
 
 
+def family_of(config: Mapping[str, Any]) -> str | None:
+    """The model_type whose family describes the config, or None."""
+    kind = config.get("model_type")
+    if isinstance(kind, str) and kind in HUB_NAMES:
+        family, built_as = HUB_NAMES[kind]
+        return family if config.get("architectures") == [built_as] else None
+    return kind if isinstance(kind, str) and kind in FAMILIES else None
+
+
 def _way_out(config: Mapping[str, Any], kind: object) -> str:
     """What to do about a `model_type` that is not known."""
+    if isinstance(kind, str) and kind in HUB_NAMES:
+        family, built_as = HUB_NAMES[kind]
+        return f"nearest known: `{family}`, whose structure it has if `architectures` is [`{built_as}`]"
     text = config.get("text_config")
     inner = text.get("model_type") if isinstance(text, Mapping) else None
-    if isinstance(inner, str) and inner in FAMILIES:
+    if isinstance(text, Mapping) and family_of(text) is not None:
         return f"its language model, `{inner}`, is known: give what stands under `text_config` alone"
     close = nearest(kind, FAMILIES) if isinstance(kind, str) else []
     if close:
@@ -219,13 +237,14 @@ def build(config: Mapping[str, Any], name: str = "", where: str = "config") -> M
     UnsupportedArchitecture, naming the `model_type`, if no family describes it.
     """
     c = Config(config, where)
-    kind = config.get("model_type")
-    if kind is None:
+    named = config.get("model_type")
+    if named is None:
         raise BadConfig(f"{where}.model_type: missing, expected the name of an architecture")
-    if not isinstance(kind, str) or kind not in FAMILIES:
+    kind = family_of(config)
+    if kind is None:
         raise UnsupportedArchitecture(
-            f"{where}.model_type: got {shorten(kind)}, an architecture that is not known here",
-            _way_out(config, kind),
+            f"{where}.model_type: got {shorten(named)}, an architecture that is not known here",
+            _way_out(config, named),
         )
     same_in_all_layers(c, kind)
     module, function = FAMILIES[kind].split(":")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadsheet.arch.config import Config
+from loadsheet.arch.families.parts import switch
 from loadsheet.arch.layers.attention import Attention, CacheTensor
 from loadsheet.arch.layers.base import Embedding, Layer, Linear, Norm, NormStyle
 from loadsheet.arch.layers.mlp import ACTIVATIONS, GatedMLP
@@ -228,7 +229,7 @@ def blt(c: Config) -> Model:
         projection = Linear(
             k * d, globe.hidden_size, role="attention", symbol="D", tag="token_embedding_projection"
         )
-    crosses = [p.layers if part.flag("cross_attn_all_layers", default=default) else 1
+    crosses = [p.layers if switch(part, "cross_attn_all_layers", default=default) else 1
                for p, part, default in ((encoder, enc, False), (decoder, dec, True))]  # fmt: skip
     stages: list[tuple[Block, list[str]]] = []
     beside = _patcher(c)
@@ -269,7 +270,7 @@ def _named(place: str, count: int) -> list[str]:
 
 def _patcher(c: Config) -> list[tuple[Block, list[str]]]:
     """The small model that cuts the bytes into patches, if it is part of the forward."""
-    if not c.flag("patch_in_forward", default=True):
+    if not switch(c, "patch_in_forward", default=True):
         return []
     part = c.part("patcher_config")
     p = read_part(part, part.size_or_null("sliding_window", default=512), activated=False)

@@ -24,7 +24,7 @@ from loadsheet.arch.layers.attention_kinds import (
     DynamicMaskAttention,
     SubNormAttention,
 )
-from loadsheet.arch.layers.base import Norm
+from loadsheet.arch.layers.base import Linear, Norm
 from loadsheet.arch.layers.conv import ShortConvolution
 from loadsheet.arch.layers.mlp import GatedMLP
 from loadsheet.arch.layers.mlp_kinds import RetrievedMLP, SubNormMLP
@@ -114,11 +114,17 @@ def ernie(c: Config) -> Model:
 
 
 def helium(c: Config) -> Model:
-    """Helium: Llama whose output projection is square and never has a bias."""
+    """Helium: Llama whose output projection is square, whatever the heads make, and never has a bias."""
     s = read_sizes(c, head_dim="required", kv_heads="required")
-    square_heads(c, s)
     bias, mlp_bias = c.flag("attention_bias", default=False), c.flag("mlp_bias", default=False)
-    return llama_like(c, s, bias=bias, mlp_bias=mlp_bias, out_bias=False)
+
+    def block(_: Any) -> Block:
+        d = s.hidden_size
+        mixer = attention(s, bias=bias, out_bias=False)
+        mixer.o = mixer.add("o_proj", Linear(d, d, role="attention", tag="o_proj", tp="row"))
+        return pre_norm(s, mixer, gated_mlp(s, bias=mlp_bias))
+
+    return stack(c, s, block)
 
 
 def seed_oss(c: Config) -> Model:

@@ -1,4 +1,4 @@
-"""Decoders of GPT's kind whose positions are relative: rotary, by ALiBi, or a learned bias of the scores."""
+"""Decoders of GPT's kind whose positions are rotary or by ALiBi."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import Any
 from loadsheet.arch.config import Config
 from loadsheet.arch.families.gpt_dense import (
     PLAIN_NAMES,
-    Nested,
     gpt_sizes,
     model,
     probability,
     square_attention,
 )
-from loadsheet.arch.families.parts import FULL, LAYER_NORM, Sizes, assemble
+from loadsheet.arch.families.parts import LAYER_NORM, switch
 from loadsheet.arch.layers.attention import Attention, AttentionNames
-from loadsheet.arch.layers.base import Embedding, Layer, Norm, NormStyle
-from loadsheet.arch.layers.mlp import MLP, GatedMLP
+from loadsheet.arch.layers.base import Norm, NormStyle
+from loadsheet.arch.layers.mlp import MLP
 from loadsheet.arch.model import Block, Model
 from loadsheet.errors import BadConfig, UnsupportedArchitecture
 
@@ -125,8 +124,8 @@ def falcon(c: Config) -> Model:
     """Falcon: one KV head (7B), groups (40B, 180B) or all; side by side with one or two norms, or in turn."""
     names = (("hidden_size", "n_embed"), ("num_hidden_layers", "n_layer"), ("num_attention_heads", "n_head"))
     s = gpt_sizes(c, names, inner="ffn_hidden_size", act=("activation", "gelu"))
-    grouped, alone = c.flag("new_decoder_architecture", default=False), c.flag("multi_query", default=True)
-    parallel, bias = c.flag("parallel_attn", default=True), c.flag("bias", default=False)
+    grouped, alone = c.flag("new_decoder_architecture", default=False), switch(c, "multi_query", default=True)
+    parallel, bias = switch(c, "parallel_attn", default=True), c.flag("bias", default=False)
     alibi = c.flag("alibi", default=False)
     kv_heads = c.size("num_kv_heads", "n_head_kv", default=s.heads) if grouped else 1 if alone else s.heads
     if s.heads % kv_heads:
@@ -137,11 +136,6 @@ def falcon(c: Config) -> Model:
     labels = ("input_layernorm", "post_attention_layernorm", "", "")
     if parallel:
         labels = ("ln_attn", "ln_mlp", "", "") if count == 2 else ("input_layernorm", "", "", "")
-    if grouped and not parallel and count == 2:
-        raise BadConfig(
-            f"{c.where}.parallel_attn: got false, expected true: "
-            "`new_decoder_architecture` puts both norms before the two sub-layers"
-        )
 
     def block(_: Any) -> Block:
         d = s.hidden_size
@@ -158,44 +152,3 @@ def falcon(c: Config) -> Model:
 
     symbols = {"h_kv": kv_heads, "kv": kv_heads * s.head_dim}
     return model(c, s, block, "transformer", ("word_embeddings", "h", "ln_f"), symbols=symbols)
-
-
-class RelativeBias(Layer):
-    """CPM-Ant's learned bias of the scores, by segment pair and bucket of distance; looked up, added once."""
-
-    def __init__(self, rows: int, heads: int) -> None:
-        super().__init__()
-        self.own("relative_attention_bias", (rows, heads), "embedding")
-
-
-def cpmant(c: Config) -> Model:
-    """CPM-Ant: RMSNorm and a gated MLP, prompts and segments in the embedding, a head that is never tied."""
-    d, heads, dim = c.size("hidden_size"), c.size("num_attention_heads"), c.size("dim_head", maximum=1 << 16)
-    vocab = c.size("vocab_size")
-    s = Sizes(
-        hidden_size=d, num_layers=c.size("num_hidden_layers"), heads=heads, kv_heads=heads, head_dim=dim,
-        vocab_size=vocab, intermediate_size=c.size("dim_ff"), activation="gelu", tied=False, max_length=None,
-    )  # fmt: skip
-    segments, buckets = c.size("segment_types"), c.size("position_bias_num_buckets")
-    prompts = c.size("prompt_types", minimum=0) * c.size("prompt_length", minimum=0)
-    norm, dropout = NormStyle("rms"), probability(c, "dropout_p", 0.0)
-
-    def block(_: Any) -> Block:
-        names = AttentionNames(q="project_q", k="project_k", v="project_v", o="attention_out")
-        mixer = square_attention(s, rotary=False, names=names, dropout=dropout)
-        mlp = GatedMLP(d, s.intermediate_size, s.activation, names=("w_in.w_0", "w_in.w_1", "w_out"))
-        return Block(
-            Nested("self_attention", mixer, ("layernorm_before_attention", Norm(d, norm))),
-            Nested("ffn", mlp, ("layernorm_before_ffn", Norm(d, norm))),
-            dropout=dropout, names=("self_att", "ffn"),
-        )  # fmt: skip
-
-    extras = (
-        ("cpmant.segment_embedding", Embedding(segments, d)),
-        ("cpmant.position_bias", RelativeBias(segments * segments + buckets, heads)),
-    )
-    return assemble(
-        c, s, block, [FULL] * s.num_layers, norm=norm, embedding_name="cpmant.input_embedding",
-        prefix="cpmant.encoder.layers", final_norm_name="cpmant.encoder.output_layernorm",
-        embedding_rows=vocab + prompts, extras=extras,
-    )  # fmt: skip

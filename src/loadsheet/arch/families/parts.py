@@ -89,6 +89,11 @@ def read_sizes(
     )
 
 
+def switch(c: Config, key: str, *, default: bool) -> bool:
+    """A flag that may be null, which its class takes for false; the default is for a missing key only."""
+    return c.flag(key, default=default) if c.data.get(key) is not None or key not in c.data else False
+
+
 def square_heads(c: Config, s: Sizes) -> None:
     """BadConfig unless the heads together are as wide as the model, where the class takes that for granted."""
     if s.heads * s.head_dim != s.hidden_size:
