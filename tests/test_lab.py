@@ -47,7 +47,7 @@ def invoke(*args: str) -> Result:
     return CliRunner().invoke(main, ["lab", *args])
 
 
-# -- the lecture's figures -------------------------------------------------------------------------------
+# -- the lecture's figures ------------------------------------------------------------------------------
 
 #: (experiment, figure, as the lecture has it in base units, allowed distance); 0: to the last digit
 LECTURE: list[tuple[int, str, float, float]] = [
@@ -105,7 +105,7 @@ def test_lecture(number: int, name: str, stated: float, allowed: float) -> None:
 
 
 def test_lecture_is_complete() -> None:
-    """Every figure that the experiments hold against the lecture stands in the list above, or is no number."""
+    """Every figure that the experiments hold against the lecture stands in the list, or is no number."""
     listed = {(number, name) for number, name, *_ in LECTURE}
     said = {(n, f.id) for n in (1, 2, 3) for f in run(n).figures if f.lecture is not None and not f.varies}
     words = {(3, f"flops.{seq}") for seq in (64, 128, 256, 512)}  # "equal"
@@ -127,12 +127,13 @@ def test_lecture_where_it_is_off() -> None:
     assert (money.match, money.ours) == ("about", pytest.approx(1.0145e6, rel=1e-3))
 
 
-# -- what PyTorch measures ---------------------------------------------------------------------------------
+# -- what PyTorch measures ------------------------------------------------------------------------------
 
 #: bytes that saved_tensors_hooks saw in a GPT of this recipe, PyTorch 2.13 on a CPU
 BYTES = {
     "activations.batch.4": 20_460_036, "activations.batch.8": 40_903_172, "activations.batch.16": 81_789_444,
-    "activations.layers.2": 22_004_228, "activations.layers.8": 78_701_060, "activations.length.32": 9_701_636,
+    "activations.layers.2": 22_004_228, "activations.layers.8": 78_701_060,
+    "activations.length.32": 9_701_636,
     "activations.length.128": 45_147_140, "activations.length.256": 107_202_564,
     "activations.length.512": 282_038_276, "checkpointing.without": 214_140_932,
     "checkpointing.with": 20_809_732,
@@ -202,7 +203,7 @@ def test_hooks_do_not_leak() -> None:
         gc.enable()
 
 
-# -- the small models compute what they should -------------------------------------------------------------
+# -- the small models compute what they should ----------------------------------------------------------
 
 
 def test_attention_is_pytorchs() -> None:
@@ -246,7 +247,7 @@ def test_no_token_sees_later_ones() -> None:
             assert not torch.equal(first[-1], second[-1])
 
 
-# -- formulas against other people's ------------------------------------------------------------------------
+# -- formulas against other people's --------------------------------------------------------------------
 
 
 @given(st.floats(width=32, allow_nan=False))
@@ -299,7 +300,7 @@ def test_closed_form_takes_arrays() -> None:
     assert swept.tolist() == [9_701_636, 282_038_276]
 
 
-# -- a wrong figure is noticed --------------------------------------------------------------------------------
+# -- a wrong figure is noticed --------------------------------------------------------------------------
 
 
 def figure(**changed: Any) -> Figure:
@@ -343,7 +344,7 @@ def test_exit_status_of_a_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "1 no       must match and does not" in invoke("1").stdout
 
 
-# -- the command ----------------------------------------------------------------------------------------------
+# -- the command ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -408,7 +409,7 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.stderr == "error: lab: PyTorch is not installed\nhint: pip install 'loadsheet[torch]'\n"
 
 
-# -- the plots ------------------------------------------------------------------------------------------------
+# -- the plots ------------------------------------------------------------------------------------------
 
 
 def test_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

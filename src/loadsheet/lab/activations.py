@@ -53,7 +53,8 @@ def sweeps(progress: Callable[[str], None]) -> tuple[list[Section], tuple[Curve,
         title = {"batch": "in proportion to the batch", "layers": "each layer adds the same",
                  "length": "more than in proportion to the length"}[name]  # fmt: skip
         sections.append(
-            Section(f"Activations: {title}", (f"closed form: {_FORM}",) if name == "batch" else (), tuple(figures),
+            Section(f"Activations: {title}", (f"closed form: {_FORM}",) if name == "batch" else (),
+                    tuple(figures),
                     notes=tuple(notes))
         )  # fmt: skip
     return sections, tuple(curves)
@@ -115,14 +116,16 @@ def checkpointing(progress: Callable[[str], None]) -> Section:
         module = GPT(s, checkpointing=True, early_stop=early_stop)
         counted = sum(counted_flops(module, 1, seq, s.vocab)[:2])
         figures.append(
-            Figure(f"checkpointing.flops.{key}", name, "times", 1 + repeated / (3 * forward), measured=counted / base,
+            Figure(f"checkpointing.flops.{key}", name, "times", 1 + repeated / (3 * forward),
+                   measured=counted / base,
                    lecture=around("about 4/3", 4 / 3, 0.05) if key == "whole" else None, within=1e-12)
         )  # fmt: skip
     return Section(
         "Activation checkpointing",
         (
             "bytes: 4·B·T·[L·d + 2·d + 2 + V + 2] + 8·T + 4",
-            "FLOPs: (3·F + F_blocks) / 3·F, F one forward; PyTorch stops a block early, before its last product",
+            "FLOPs: (3·F + F_blocks) / 3·F, F one forward; "
+            "PyTorch stops a block early, before its last product",
         ),
         tuple(figures),
         notes=(
@@ -145,15 +148,16 @@ def sixteen_bits() -> Section:
     return Section(
         "Activations in 16 bits: s·b·h·(34 + 5·a·s/h) per layer (Korthikanti et al. 2022, arXiv 2205.05198)",
         figures=(
-            Figure("bf16.activations", f"B={batch} T={seq} L={s.layers}, bf16", "bytes", ours, measured=measured),
+            Figure("bf16.activations", f"B={batch} T={seq} L={s.layers}, bf16", "bytes", ours,
+                   measured=measured),
             Figure("bf16.layer", "one layer more", "bytes", layer - dropout + extra, measured=more),
         ),
         table=_real_models(),
         notes=(
-            f"one layer: {layer:,} by the formula, less 2·s·b·h + 3·a·s²·b = {dropout:,} of dropout masks, plus "
-            f"{extra:,} of norm statistics and of our mask",
-            "table: b = 1; an estimate, and for Llama a rough one (it has no GELU, no dropout, fewer KV heads). "
-            "`loadsheet plan` counts each model by its own layers.",
+            f"one layer: {layer:,} by the formula, less 2·s·b·h + 3·a·s²·b = {dropout:,} of dropout masks, "
+            f"plus {extra:,} of norm statistics and of our mask",
+            "table: b = 1; an estimate, and for Llama a rough one (it has no GELU, no dropout, fewer KV "
+            "heads). `loadsheet plan` counts each model by its own layers.",
         ),
     )  # fmt: skip
 

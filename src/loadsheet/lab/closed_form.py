@@ -9,7 +9,7 @@ from typing import Any
 def activation_bytes(
     batch: Any, seq: Any, layers: Any, width: Any, heads: Any, vocab: Any, *, number: int = 4
 ) -> Any:
-    """Bytes kept for backward by the small GPT in fp32: 4·B·T·[L·(16d + 4 + h·T) + 2d + V + 4] + L·T² + 8T + 4.
+    """Bytes the small GPT keeps for backward: 4·B·T·[L·(16d + 4 + h·T) + 2d + V + 4] + L·T² + 8T + 4 in fp32.
 
     `number` is the bytes of a number, 2 in bf16 (where PyTorch on a CPU keeps the norms' statistics in
     bf16 too). Per layer and token 16·d + 4 + h·T numbers: both norms' inputs and statistics, the
@@ -49,8 +49,10 @@ def korthikanti_bytes(batch: Any, seq: Any, width: Any, heads: Any, *, scores: b
     In our letters T·B·d·34 + 5·h·T²·B. GELU, four times the width in the MLP, dropout, as many key as
     query heads. Korthikanti et al. 2022, arXiv 2205.05198, equation 2.
 
-    >>> korthikanti_bytes(1, 8192, 4096, 32) / 2**30, korthikanti_bytes(1, 8192, 4096, 32, scores=False) / 2**30
-    (11.0625, 1.0625)
+    >>> korthikanti_bytes(1, 8192, 4096, 32) / 2**30
+    11.0625
+    >>> korthikanti_bytes(1, 8192, 4096, 32, scores=False) / 2**30
+    1.0625
     """
     return 34 * seq * batch * width + (5 * heads * seq**2 * batch if scores else 0)
 

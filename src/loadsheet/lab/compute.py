@@ -106,8 +106,9 @@ def counted() -> Section:
         ),
         tuple(figures),
         notes=(
-            "measured: FlopCounterMode. Attention is written out as two products of the whole T×T matrix, so all "
-            "of it is counted; causal masking saves nothing here (`loadsheet plan` counts the needed half).",
+            "measured: FlopCounterMode. Attention is written out as two products of the whole T×T matrix, so "
+            "all of it is counted; causal masking saves nothing here (`loadsheet plan` counts the needed "
+            "half).",
         ),
     )
 
@@ -140,7 +141,8 @@ def shares() -> Section:
                    measured=batched / (forward + backward - batched), within=1e-12),
             Figure("attention.big", "of the main term, T=d=4,096", "share", big / (6 * big),
                    lecture=printed("17 %", 0.01)),
-            Figure("attention.big.share", "of all, T=d=4,096", "share", big / (6 * big) / (1 + big / (6 * big))),
+            Figure("attention.big.share", "of all, T=d=4,096", "share",
+                   big / (6 * big) / (1 + big / (6 * big))),
         ),
         notes=("the lecture's quarter is a share of all FLOPs, its 17 % a ratio to the main term",),
     )  # fmt: skip
@@ -163,19 +165,22 @@ def utilisation(rate: float, progress: Callable[[str], None]) -> Section:
         needed = BATCH * LENGTH * closed_form.flops_per_token(model.matmul_params, s.layers, LENGTH, width)
         taken = step_seconds(GPT(s), BATCH, LENGTH, s.vocab)
         figures.append(
-            Figure(f"machine.mfu.{width}", f"MFU, d={width}", "share", measured=needed / taken / rate, varies=True,
-                   lecture=Lecture(words))
+            Figure(f"machine.mfu.{width}", f"MFU, d={width}", "share", measured=needed / taken / rate,
+                   varies=True, lecture=Lecture(words))
         )  # fmt: skip
         rows.append((f"d={width}", (model.params, needed, taken, BATCH * LENGTH / taken)))
     return Section(
         "This machine, one thread",
-        (f"MFU = (6·N_mm + 12·L·T·d)·B·T / (step·rate), B = {BATCH}, T = {LENGTH}; step: forward, backward, AdamW",),
+        (
+            f"MFU = (6·N_mm + 12·L·T·d)·B·T / (step·rate), B = {BATCH}, T = {LENGTH}; "
+            "step: forward, backward, AdamW",
+        ),
         tuple(figures),
-        Table(("step", "parameters", "FLOP", "time", "speed"), ("count", "FLOP, rounded", "duration", "tokens/s"),
-              tuple(rows)),
+        Table(("step", "parameters", "FLOP", "time", "speed"),
+              ("count", "FLOP, rounded", "duration", "tokens/s"), tuple(rows)),
         notes=(
-            "the lecture's machine has a matrix unit, which makes products fast and everything else slow beside "
-            "them; on a plain core MFU is higher. Here as there it should grow with the width.",
+            "the lecture's machine has a matrix unit, which makes products fast and everything else slow "
+            "beside them; on a plain core MFU is higher. Here as there it should grow with the width.",
         ),
     )  # fmt: skip
 
@@ -217,8 +222,8 @@ def real_runs(rate: float | None) -> Section:
         Table(("training", "tokens", "FLOP", "GPU hours", "1 GPU", "1,024 GPUs", f"at {PER_HOUR} an hour"),
               ("FLOP, rounded", "FLOP, rounded", "hours", "days", "days", "money"), tuple(rows)),
         notes=(
-            "the price is the lecture's illustration. GPT-2's 10e9 tokens are inferred from it: only about that "
-            "many give its two months and its ten-odd dollars.",
+            "the price is the lecture's illustration. GPT-2's 10e9 tokens are inferred from it: only about "
+            "that many give its two months and its ten-odd dollars.",
         ),
     )  # fmt: skip
 
@@ -275,8 +280,8 @@ def decode() -> Section:
         Table(("batch", "reading", "computing", "step", "speed", "busy"),
               ("duration", "duration", "duration", "tokens/s", "share"), rows),
         notes=(
-            "without the KV cache: reading it grows with the batch and moves the crossing up or away. The lecture "
-            "writes 2·N for computing; its 15.2 µs are 2·N_mm. Its 315 is 4.79 / 0.0152.",
+            "without the KV cache: reading it grows with the batch and moves the crossing up or away. The "
+            "lecture writes 2·N for computing; its 15.2 µs are 2·N_mm. Its 315 is 4.79 / 0.0152.",
         ),
     )  # fmt: skip
 

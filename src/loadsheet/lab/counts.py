@@ -99,14 +99,16 @@ def _rules(models: Mapping[str, Model], modules: Mapping[str, nn.Module]) -> lis
     sizes = gpt2_small()
     return [
         Figure("params.rule", "12·L·d² + V·d, GPT-2 small", "count",
-               12 * sizes.layers * sizes.width**2 + sizes.vocab * sizes.width, measured=count(matrices.values())),
-        Figure("params.gpt2.embedding", "embedding, GPT-2 small", "share", gpt2.split["embedding"] / gpt2.params,
+               12 * sizes.layers * sizes.width**2 + sizes.vocab * sizes.width,
+               measured=count(matrices.values())),
+        Figure("params.gpt2.embedding", "embedding, GPT-2 small", "share",
+               gpt2.split["embedding"] / gpt2.params,
                measured=count(tables_of) / count(modules["gpt2"].parameters()),
                lecture=around("about 1/3", 1 / 3, 0.07)),
         Figure("params.llama-3-70b.mlp", "MLP, Llama 3 70B", "share", big.split["mlp"] / big.params,
                measured=count(mlp) / count(modules["llama-3-70b"].parameters()), standing="off",
                lecture=around("over 80 %", 0.9, 1 / 9),
-               remark="MLP of Llama 3 70B: 79.90 % of all parameters; 82.35 % only without embedding and head"),
+               remark="MLP of Llama 3 70B: 79.90 % of all; 82.35 % only without embedding and head"),
     ]  # fmt: skip
 
 
@@ -144,7 +146,9 @@ def optimizer_states() -> Section:
     sizes = GPTSizes()
     makers: dict[str, tuple[str, Callable[[Any], Any], Lecture | None]] = {
         "sgd": ("SGD", lambda p: torch.optim.SGD(p, lr=0.1), exactly(0, "none")),
-        "sgd-momentum": ("SGD, momentum", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), exactly(1, "1×")),
+        "sgd-momentum": (
+            "SGD, momentum", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), exactly(1, "1×"),
+        ),
         "adam": ("Adam", torch.optim.Adam, exactly(2, "2×")),
         "adamw": ("AdamW", torch.optim.AdamW, None),
     }  # fmt: skip
@@ -178,14 +182,16 @@ def training_bytes() -> Section:
         )  # fmt: skip
     eight_bits = sum(bytes_per_parameter("mixed", "adamw-8bit").values())
     figures.append(
-        Figure("per-parameter.8bit", "mixed bf16, 8-bit Adam", "per number", eight_bits, lecture=exactly(10, "10 B"))
+        Figure("per-parameter.8bit", "mixed bf16, 8-bit Adam", "per number", eight_bits,
+               lecture=exactly(10, "10 B"))
     )  # fmt: skip
     states = {name: _states(name) for name in REAL}
     eight = _states("llama-3-8b", optimizer="adamw-8bit")
     said = {"llama-2-7b": "100 GiB", "llama-3-8b": "120 GiB"}
     for name, words in said.items():
         figures.append(
-            Figure(f"states.{name}", f"{REAL[name]}, training", "GiB", states[name], lecture=printed(words, GIB))
+            Figure(f"states.{name}", f"{REAL[name]}, training", "GiB", states[name],
+                   lecture=printed(words, GIB))
         )  # fmt: skip
     full = states["llama-3-8b"]
     figures += [
@@ -201,7 +207,7 @@ def training_bytes() -> Section:
         tuple(figures),
         notes=(
             "measured: one step of the small GPT, storage of every tensor that lives on after it",
-            "8-bit Adam: the lecture's 10 bytes, and with the constants of its blocks of 256 numbers 0.2 GiB more",
+            "8-bit Adam: the lecture's 10 bytes; the constants of its blocks of 256 numbers are 0.2 GiB more",
         ),
     )
 

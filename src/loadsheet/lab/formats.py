@@ -1,4 +1,4 @@
-"""What a number becomes in a smaller floating-point format, by its bits alone (IEEE 754, round half to even)."""
+"""What a number becomes in a smaller floating-point format, by its bits alone (IEEE 754, halves to even)."""
 
 from __future__ import annotations
 

@@ -135,9 +135,10 @@ def formats() -> Section:
                    measured=math.log10(2 / info.eps),
                    lecture=between("2 to 3", 2, 3) if name == "bf16" else None, within=1e-12),
         ]  # fmt: skip
+    single = torch.finfo(torch.float32)
     figures.append(
         Figure("bf16.range", "exponents of bf16 / of fp32", "times", BF16.exponent / FP32.exponent,
-               measured=round(math.log2(torch.finfo(torch.bfloat16).max) / math.log2(torch.finfo(torch.float32).max)),
+               measured=round(math.log2(torch.finfo(torch.bfloat16).max) / math.log2(single.max)),
                lecture=exactly(1, "the same"))
     )  # fmt: skip
     return Section(
@@ -257,7 +258,7 @@ def relative_error(weights: Tensor, group: int) -> tuple[float, float]:
 
 
 def quantisation() -> Section:
-    """A 256×256 matrix in INT8: a scale for all, for each row, for each group; without and with an outlier."""
+    """A 256×256 matrix in INT8: a scale for all, per row, per group; without and with an outlier."""
     torch.manual_seed(0)
     normal = torch.randn(SIDE, SIDE) * DEVIATION
     top = float(normal.abs().max())
@@ -277,7 +278,8 @@ def quantisation() -> Section:
                 Figure(f"{case}.scale", f"{name}: scale grows", "times",
                        (OUTLIER / top) if case == "outlier" else 30.0, measured=factor, within=1e-5,
                        lecture=around("about 30×", 30, 0.05) if case == "outlier" else None,
-                       standing="open" if case == "outlier" else "judged", remark=_REMARK if case == "outlier" else "")
+                       standing="open" if case == "outlier" else "judged",
+                       remark=_REMARK if case == "outlier" else "")
             )  # fmt: skip
         for way, group, words in ways:
             measured, expected = relative_error(weights, group)
