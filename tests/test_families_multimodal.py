@@ -112,6 +112,11 @@ SIZES = {
 OPTIONAL = {
     ("gemma4", "vision_config"), ("gemma4", "audio_config"), ("gemma4_unified", "vision_config"),
     ("gemma4_unified", "audio_config"), ("gemma4", "vision_config.output_proj_dims"),
+} | {  # transformers 4.49 published GOT without what is the class's default
+    ("got_ocr2", f"vision_config.{key}") for key in (
+        "hidden_size", "num_hidden_layers", "num_attention_heads", "image_size", "patch_size", "output_channels",
+        "mlp_dim", "window_size",
+    )
 }  # fmt: skip
 
 

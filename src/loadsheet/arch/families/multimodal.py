@@ -14,6 +14,7 @@ from loadsheet.arch.families.llama import attention, gated_mlp, pre_norm
 from loadsheet.arch.families.nesting import nest, nested_type, text_model
 from loadsheet.arch.families.parts import FULL, LAYER_NORM, RMS, assemble, optional_window, read_sizes
 from loadsheet.arch.families.towers import (
+    GOT_VISION,
     bridge,
     gemma3n_audio,
     gemma3n_vision,
@@ -176,7 +177,9 @@ def fuyu(c: Config) -> Model:
 def got_ocr2(c: Config) -> Model:
     """GOT-OCR 2: Qwen 2 with SAM, its map halved twice by convolutions."""
     model = text_model(c, "qwen2")
-    vision = tower_type(c.part("vision_config"), "got_ocr2_vision")
+    given = tower_type(c.part("vision_config"), "got_ocr2_vision")
+    vision = Config({**GOT_VISION, **given.data}, given.where)
+    model.defaulted += tuple(f"vision_config.{key}" for key in GOT_VISION if key not in given.data)
     channels, d = vision.size("output_channels"), model.hidden_size
     joint = Tower()
     joint.conv("conv_upsampler1", channels, 2 * channels, 3, 3, bias=False)

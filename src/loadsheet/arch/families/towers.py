@@ -33,8 +33,8 @@ from loadsheet.errors import UnsupportedArchitecture, shorten
 
 
 def tower_type(c: Config, known: str) -> Config:
-    """The config itself, if it names no other type of encoder than `known`."""
-    if c.data.get("model_type") not in (None, known):
+    """The config itself, if it names no other type of encoder than `known` (older files name it "")."""
+    if c.data.get("model_type") not in (None, "", known):
         raise UnsupportedArchitecture(
             f"{c.where}.model_type: got {shorten(c.data['model_type'])}, expected `{known}`"
         )
@@ -78,6 +78,13 @@ def git_vision(c: Config) -> ClipVision:
     grid, patch = _sides(c)
     channels = c.size("num_channels", default=3)
     return ClipVision(*_widths(c), _layers(c), channels=channels, patch=patch, patches=grid * grid)
+
+
+#: transformers 4.49, which published GOT, left out of nested configs what is the class's default: all of this
+GOT_VISION = {
+    "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "image_size": 1024, "patch_size": 16,
+    "output_channels": 256, "mlp_dim": 3072, "window_size": 14,
+}  # fmt: skip
 
 
 def got_vision(c: Config) -> SamVision:
