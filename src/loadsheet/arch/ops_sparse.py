@@ -87,10 +87,13 @@ def attention_over(
     grad = q.grad or k.grad
     out = tape.new(work.tokens, heads * dim, "q", q.dtype, grad)
     if tape.execution.attention == "eager":
-        scores = tape.new(work.sequences * heads * work.new, keys + 1, "h·S", q.dtype, grad)
-        scores.storage.units = heads * (keys + 1)
-        saved: tuple[Tensor, ...] = (q, k, scores)
-        temporary = 4 * scores.bytes  # scores, scaled, with the sink, less their largest
+        rows = work.sequences * heads * work.new
+        # the sinks are fp32, so the softmax with their column is; the product takes it in q's precision
+        wide = tape.new(rows, keys + 1, "h·S", "fp32", grad)
+        taken = wide if q.dtype == "fp32" else tape.new(rows, keys, "h·S", q.dtype, grad)
+        wide.storage.units = taken.storage.units = heads * keys
+        saved: tuple[Tensor, ...] = (q, k, wide, taken)
+        temporary = 3 * wide.bytes  # scores, with the sink, less their largest
     else:
         saved = (q, k, out, tape.new(work.tokens, heads, "h", "fp32"))
         temporary = 0

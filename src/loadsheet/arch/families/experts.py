@@ -19,7 +19,7 @@ from loadsheet.arch.families.mixtures import (
     sizes,
 )
 from loadsheet.arch.families.moe import sparse_layers
-from loadsheet.arch.families.parts import FULL, RMS, Reach, assemble, optional_window, reaches
+from loadsheet.arch.families.parts import FULL, RMS, WIDE_RMS, Reach, assemble, optional_window, reaches
 from loadsheet.arch.layers.base import Layer, Norm
 from loadsheet.arch.layers.gates import OutputGate
 from loadsheet.arch.layers.mlp import Router
@@ -43,7 +43,7 @@ def glm4_moe(c: Config) -> Model:
         c,
         s,
         sparse,
-        lambda _: attention(s, bias=bias, out_bias=False, qk_norm=qk_norm),
+        lambda _: attention(s, bias=bias, out_bias=False, qk_norm=qk_norm, joined_heads=kind == "glm4_moe"),
         lambda is_sparse: mix.layer(s) if is_sparse else gated_mlp(s),
         symbols=mix.symbols,
     )
@@ -208,7 +208,7 @@ def minimax_m2(c: Config) -> Model:
         c,
         s,
         [FULL] * s.num_layers,
-        lambda _: attention(s, qk_norm="all"),
+        lambda _: attention(s, qk_norm="all", joined_heads=True),
         lambda _: mix.layer(s),
         symbols=mix.symbols,
     )
@@ -229,7 +229,8 @@ def afmoe(c: Config) -> Model:
 
     def mixer(key: tuple[Reach, bool]) -> Layer:
         gate = OutputGate(s.hidden_size, s.heads, s.head_dim)
-        return attention(s, key[0], bias=bias, qk_norm="head", rotary=key[0] != FULL, gate=gate)
+        switches: dict[str, Any] = {"qk_norm": "head", "norm_style": WIDE_RMS, "gate": gate}
+        return attention(s, key[0], bias=bias, rotary=key[0] != FULL, **switches)
 
     def mlp(key: tuple[Reach, bool]) -> Layer:
         if not key[1]:
@@ -239,7 +240,7 @@ def afmoe(c: Config) -> Model:
         return layer
 
     keys = list(zip(kinds, sparse, strict=True))
-    return decoder(c, s, keys, mixer, mlp, after=AFTER_AFMOE, symbols=mix.symbols)
+    return decoder(c, s, keys, mixer, mlp, after=AFTER_AFMOE, norm=WIDE_RMS, symbols=mix.symbols)
 
 
 def beam(c: Config) -> Model:
@@ -301,7 +302,7 @@ def laguna(c: Config) -> Model:
             activation="softplus",
             wide=True,
         )
-        return attention(own, key[0], bias=bias, qk_norm="head", gate=gate)
+        return attention(own, key[0], bias=bias, qk_norm="head", gate=gate, joined_heads=key[0] == FULL)
 
     def mlp(key: tuple[Reach, bool, int]) -> Layer:
         router = Router(s.hidden_size, experts, correction="e_score_correction_bias")

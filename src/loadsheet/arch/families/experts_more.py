@@ -189,7 +189,8 @@ def mimo_v2_flash(c: Config) -> Model:
     def mixer(key: tuple[Reach, bool]) -> Layer:
         local = key[0] != FULL
         own = replace(s, kv_heads=2 * s.kv_heads) if local else s
-        return attention(own, key[0], bias=bias, out_bias=False, value_dim=value_dim, sinks=local)
+        switches: dict[str, Any] = {"sinks": local, "upcast_softmax": not local, "joined_heads": True}
+        return attention(own, key[0], bias=bias, out_bias=False, value_dim=value_dim, **switches)
 
     return decoder(
         c,

@@ -175,7 +175,7 @@ def hy_v4(c: Config) -> Model:
         return HyperBlock(s.hidden_size, mixer, mlp, RMS, streams=streams, iterations=None)
 
     keys = list(zip(own, sparse, strict=True))
-    extras = (("model.hc_head", HyperStem(streams, s.hidden_size)),)
+    extras = (("model.hc_head", HyperStem(streams, s.hidden_size, norm_after=True)),)
     return assemble(
         c, s, block, keys, norm=RMS, extras=extras, symbols={**a.symbols, **mix.symbols, "n": streams}
     )
@@ -238,7 +238,7 @@ def deepseek_v4(c: Config) -> Model:
         return HyperBlock(s.hidden_size, mixer, mlp, RMS, streams=streams, iterations=turns)
 
     symbols = {**mix.symbols, "c_q": rank, "c_o": groups * group_rank, "n": streams, "kv": dim}
-    extras = (("model.hc_head", HyperStem(streams, s.hidden_size)),)
+    extras = (("model.hc_head", HyperStem(streams, s.hidden_size, norm_after=False)),)
     return assemble(c, s, block, _v4_kinds(c, layers), norm=RMS, extras=extras, symbols=symbols)
 
 

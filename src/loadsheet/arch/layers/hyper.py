@@ -16,10 +16,23 @@ _UNIT = NormStyle("rms", weight=False)
 
 
 class StreamWeights(Layer):
-    """A small matrix on all n streams together, (out, n·d), in fp32: what is mixed by how much."""
+    """A small matrix on all n streams together, (out, n·d), in fp32: what is mixed by how much.
 
-    def __init__(self, streams: int, hidden_size: int, out: int, scales: int, prefix: str = "") -> None:
+    The streams are normed before it, or, `norm_after`, its output is divided by their root mean square.
+    """
+
+    def __init__(
+        self,
+        streams: int,
+        hidden_size: int,
+        out: int,
+        scales: int,
+        *,
+        norm_after: bool,
+        prefix: str = "",
+    ) -> None:
         super().__init__()
+        self.norm_after = norm_after
         self.in_features, self.out_features, self.out_symbol = streams * hidden_size, out, "n"
         self.quantisable = False
         self.numel = self.own(f"{prefix}fn", (out, streams * hidden_size), "other", matmul=True).numel
@@ -30,8 +43,12 @@ class StreamWeights(Layer):
     def forward(self, streams: Tensor, tape: Ops) -> Tensor:
         """(B·T, n·d) → (B·T, out) in fp32."""
         with in_full_precision(tape):
-            flat = self.norm.forward(tape.cast(streams, "fp32"), tape)
-            return tape.pointwise("sigmoid", tape.linear(flat, self))
+            flat = tape.cast(streams, "fp32")
+            if self.norm_after:
+                weights = tape.multiply(tape.linear(flat, self), tape.mean_square_root(flat))
+            else:
+                weights = tape.linear(self.norm.forward(flat, tape), self)
+            return tape.pointwise("sigmoid", weights)
 
 
 class HyperConnection(Layer):
@@ -46,7 +63,9 @@ class HyperConnection(Layer):
         n = streams
         self.streams, self.hidden_size, self.iterations = n, hidden_size, iterations
         out, scales = (2 * n, 2) if iterations is None else ((2 + n) * n, 3)
-        self.weights: StreamWeights = self.add("", StreamWeights(n, hidden_size, out, scales))
+        self.weights: StreamWeights = self.add(
+            "", StreamWeights(n, hidden_size, out, scales, norm_after=iterations is None)
+        )
 
     def collapse(self, streams: Tensor, tape: Ops) -> tuple[Tensor, Tensor]:
         """(B·T, n·d) → the weights, and one stream (B·T, d)."""
@@ -107,11 +126,11 @@ class HyperBlock(Block):
 class HyperStem(Stem):
     """Copies the embedding to every stream; before the final norm a weighted sum makes one of them again."""
 
-    def __init__(self, streams: int, hidden_size: int) -> None:
+    def __init__(self, streams: int, hidden_size: int, *, norm_after: bool) -> None:
         super().__init__()
         self.streams, self.hidden_size = streams, hidden_size
         self.weights: StreamWeights = self.add(
-            "", StreamWeights(streams, hidden_size, streams, 1, prefix="hc_")
+            "", StreamWeights(streams, hidden_size, streams, 1, norm_after=norm_after, prefix="hc_")
         )
 
     def begin(self, x: Tensor, ids: Tensor, tape: Ops) -> Tensor:

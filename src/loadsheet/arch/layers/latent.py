@@ -138,7 +138,13 @@ class LatentAttention(Layer):
         scores = tape.add(tape.pointwise("scale", scores), tape.table("mask", 1))
         weights = tape.cast(tape.softmax(scores, "fp32"), v.dtype)
         mixed = tape.mix(
-            weights, v, heads=self.heads, value_dim=self.value_dim, symbol="h·d_v", window=self.sees, chunk=None
+            weights,
+            v,
+            heads=self.heads,
+            value_dim=self.value_dim,
+            symbol="h·d_v",
+            window=self.sees,
+            chunk=None,
         )
         return tape.copy(mixed)
 
