@@ -31,19 +31,19 @@ def causal_convolution(
 ) -> Tensor:
     """A depthwise convolution over the last `kernel` tokens: 2·K FLOPs per token and channel; keeps x.
 
-    One kernel computes it again in backward, activation included (causal-conv1d). PyTorch's pads to
-    T + K - 1 outputs, of which the activation keeps all.
+    One kernel computes it again in backward, activation included (causal-conv1d). PyTorch's makes
+    T + K - 1 outputs, which the full count counts, and of which the activation keeps all.
     """
     work, trains = tape.work, tape.full
     eager = tape.execution.kernels == "eager"
+    padded = work.sequences * (work.new + kernel - 1) if eager else x.rows
     out = tape.new(x.rows, x.width, x.symbol, x.dtype, x.grad or trains)
     saved: tuple[Tensor, ...] = (x,)
     if eager and activation:
-        padded = work.sequences * (work.new + kernel - 1)
         saved = (x, tape.new(padded, x.width, x.symbol, x.dtype))
     record = tape.add_record("convolution", (x,), out, saved)
     macs = kernel * x.rows * x.width
-    record.forward_flops = record.forward_flops_full = 2 * macs
+    record.forward_flops, record.forward_flops_full = 2 * macs, 2 * kernel * padded * x.width
     record.touched = numel
     if x.grad:
         record.input_grad_flops = 2 * macs
