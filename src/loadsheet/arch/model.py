@@ -126,6 +126,7 @@ class Model:
     tied: bool
     prefix: str = "model.layers"
     logit_softcap: bool = False  # a tanh squeezes the logits (Gemma)
+    checkpoint_keeps_mask: bool = False  # blocks take the mask by position: checkpointing keeps it
     extras: tuple[tuple[str, Layer], ...] = ()  # position embeddings, projections, embedding norms
     symbols: dict[str, int] | None = None
     config: dict[str, Any] | None = None

@@ -27,8 +27,9 @@ def done() -> None:
 @click.command(name="verify")
 @click.argument("model")
 @click.option("--counts", is_flag=True, help="Only the parameters, on the real sizes.")
+@click.option("--quick", is_flag=True, help="One length, and each attention and dtype once.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(model: str, counts: bool, as_json: bool) -> int:
+def command(model: str, counts: bool, quick: bool, as_json: bool) -> int:
     """Formulas against real PyTorch on this machine (needs torch and transformers; no GPU, no weights).
 
     Parameters on the real sizes, on the meta device; FLOPs, bytes kept for backward, peak of a
@@ -39,7 +40,7 @@ def command(model: str, counts: bool, as_json: bool) -> int:
     from loadsheet.measure.verify import verify
 
     try:
-        lines = verify(find_model(model), progress, small=not counts)
+        lines = verify(find_model(model), progress, small=not counts, quick=quick)
     finally:
         done()
     failed = [line for line in lines if line.ok is False]

@@ -86,17 +86,18 @@ def watch(command: Sequence[str]) -> Watched:
         raise BadInput(f"measure script: cannot run {shorten(command[0])}: {error.strerror}") from None
     found = Watched(0, 0.0)
     sampler = _Idle()
-    assert process.stdout is not None
-    for line in process.stdout:
-        sys.stderr.write(line)
-        step, rate = read_line(line[:4000])
-        now = time.monotonic() - start
-        if step is not None and (not found.steps or step > found.steps[-1][0]):
-            found.steps.append((step, now))
-        if rate is not None:
-            found.reported.append(rate)
-        sampler.sample()
-    found.exit_code = process.wait()
+    with process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            sys.stderr.write(line)
+            step, rate = read_line(line[:4000])
+            now = time.monotonic() - start
+            if step is not None and (not found.steps or step > found.steps[-1][0]):
+                found.steps.append((step, now))
+            if rate is not None:
+                found.reported.append(rate)
+            sampler.sample()
+    found.exit_code = process.returncode
     found.seconds = time.monotonic() - start
     found.idle_share, found.idle_why = sampler.result()
     return found

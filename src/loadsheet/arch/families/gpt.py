@@ -69,7 +69,7 @@ def gpt2(c: Config) -> Model:
             norm_names=("ln_1", "ln_2", "", ""),
         )
 
-    return assemble(
+    model = assemble(
         c,
         s,
         block,
@@ -81,6 +81,8 @@ def gpt2(c: Config) -> Model:
         extras=(("transformer.wpe", Embedding(s.max_length or 0, d)), *input_dropout(c, "embd_pdrop", 0.1)),
         symbols={"P": s.max_length or 0},
     )
+    model.checkpoint_keeps_mask = True
+    return model
 
 
 def gpt_neox(c: Config) -> Model:

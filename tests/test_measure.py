@@ -1,0 +1,238 @@
+"""Measuring the real thing: kept tensors, fits, verify, scripts and machines."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from terminal import refused, run
+
+import loadsheet as ls
+from loadsheet.lab.models import GPT, GPTSizes
+from loadsheet.measure import machine as machine_module
+from loadsheet.measure.kept import KeptTensors
+from loadsheet.measure.module import fit
+from loadsheet.measure.script import read_line, watch
+from loadsheet.measure.small import shrink
+from loadsheet.measure.step import flops, kept_bytes, loss_of, tracked_peak
+from loadsheet.measure.verify import verify
+
+
+def _gpt(layers: int = 4, length: int = 64) -> GPT:
+    return GPT(GPTSizes(width=256, heads=8, layers=layers, vocab=1000, positions=length))
+
+
+def _ids(batch: int, length: int) -> torch.Tensor:
+    return torch.randint(0, 1000, (batch, length), generator=torch.Generator().manual_seed(0))
+
+
+def test_kept_bytes_of_a_linear_layer() -> None:
+    """A linear layer keeps its input (8 × 16 fp32 numbers), and its weight is no activation."""
+    layer = torch.nn.Linear(16, 4)
+    x = torch.randn(8, 16)
+    with KeptTensors(layer) as kept:
+        layer(x)
+    assert kept.total == 8 * 16 * 4
+    assert kept.by_module == {"": 8 * 16 * 4}
+
+
+def test_views_count_once() -> None:
+    """Two views of one storage that are both kept are one piece of memory."""
+
+    class Twice(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.view(4, 8).sin() @ x.view(8, 4)  # sin keeps a view of x, the product another
+
+    module = Twice()
+    x = torch.randn(32, requires_grad=True)
+    with KeptTensors(module) as kept:
+        module(x)
+    assert kept.total == 32 * 4 + 32 * 4  # x, and sin(x) for the product
+
+
+def test_hooks_leak_nothing() -> None:
+    """After backward and the end of the block, nothing keeps the kept tensors alive."""
+    layer = torch.nn.Linear(16, 4)
+    x = torch.randn(8, 16, requires_grad=True)
+    with KeptTensors(layer):
+        inner = x * 1.0
+        kept = weakref.ref(inner)
+        layer(inner).sum().backward()
+    del inner
+    gc.collect()
+    assert kept() is None
+
+
+def test_kept_bytes_by_submodule_add_up() -> None:
+    """Every kept byte belongs to one submodule."""
+    module = _gpt()
+    kept = kept_bytes(module, {"": _ids(4, 64)})
+    assert sum(kept.by_module.values()) == kept.total == sum(t[3] for t in kept.tensors)
+
+
+@given(
+    st.floats(0, 1e9), st.floats(1, 1e6), st.floats(0.1, 1e3),
+)  # fmt: skip
+def test_fit_finds_a_polynomial_again(a: float, b: float, c: float) -> None:
+    """a + B·(b·T + c·T²) at five sizes gives a, b and c back, and no error on the fifth."""
+    sizes = [(1, 64), (1, 128), (2, 128), (1, 192), (2, 256)]
+    found = fit({(n, t): a + n * (b * t + c * t * t) for n, t in sizes})
+    assert found(8, 1024) == pytest.approx(a + 8 * (b * 1024 + c * 1024**2), rel=1e-6)
+    assert found.error < 1e-9
+
+
+def test_measure_a_module() -> None:
+    """The lecture's tiny GPT: FLOPs per token 6·N + 12·L·T·d, growth in T² from the score matrices."""
+
+    def build(layers: int = 2) -> GPT:
+        return GPT(GPTSizes(width=64, heads=4, layers=layers, vocab=100, positions=512))
+
+    found = ls.measure(build, batch=4, seq=256)
+    matmul = 2 * 12 * 64**2 + 64 * 100
+    assert found.at["flops"] == pytest.approx((6 * matmul + 12 * 2 * 256 * 64) * 4 * 256, rel=1e-9)
+    assert found.depth is not None
+    assert found.depth["params_per_layer"] == 12 * 64**2 + 13 * 64  # four matrices, their biases, two norms
+    assert found.fits["kept_bytes"].error < 0.01
+    assert found.dominant["kept_bytes"] == "quadratic in T"
+
+
+def test_measure_needs_a_module() -> None:
+    """What is no module is an error, and one without an embedding needs inputs."""
+    with pytest.raises(ls.BadInput, match=r"expected a torch\.nn\.Module"):
+        ls.measure(lambda: 3)
+    with pytest.raises(ls.LoadsheetError, match="without an embedding"):
+        ls.measure(torch.nn.Linear(2, 2))
+
+
+def test_loss_of_logits_is_the_cross_entropy() -> None:
+    """Logits of shape (B, T, V) are scored against the ids that went in: log V for equal logits."""
+    ids = _ids(2, 8)
+    assert loss_of(torch.zeros(2, 8, 1000), {"x": ids}).item() == pytest.approx(6.907755, abs=1e-5)
+
+
+def test_flops_count_forward_and_backward() -> None:
+    """A linear layer without a need for the input's gradient: 2·MAC forward, 2·MAC backward."""
+    layer = torch.nn.Sequential(torch.nn.Embedding(10, 16), torch.nn.Linear(16, 10, bias=False))
+    ahead, back, _ = flops(layer, {"": torch.zeros(1, 4, dtype=torch.int64)})
+    assert ahead == 2 * 4 * 16 * 10
+    assert back == 2 * ahead  # the embedding needs the input's gradient
+
+
+def test_tracked_peak_holds_states() -> None:
+    """Weights, gradients and both moments of AdamW, 16 bytes per parameter, are in the tracker's peak."""
+    layer = torch.nn.Sequential(torch.nn.Embedding(10, 64), torch.nn.Linear(64, 10))
+    n = sum(p.numel() for p in layer.parameters())
+    peak, parts = tracked_peak(layer, {"": torch.zeros(1, 4, dtype=torch.int64)})
+    assert parts["opt"] >= 8 * n
+    assert peak >= 16 * n
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "gpt2"])
+def test_verify(name: str) -> None:
+    """Parameters and FLOPs equal, kept bytes within 2 %, peak within 5 %: transformers is the judge."""
+    lines = verify(ls.model(name), quick=True)
+    assert [line.what for line in lines if line.ok is False] == []
+    judged = {line.what.split(",")[0] for line in lines if line.ok}
+    assert {"forward FLOPs", "backward FLOPs", "kept bytes", "peak of a training step", "cache"} <= judged
+
+
+def test_verify_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A count that is off by one parameter is found and named."""
+    model = ls.model({**(ls.model("gpt2").config or {}), "n_layer": 2})
+    real = ls.model({**(ls.model("gpt2").config or {}), "n_layer": 2, "n_inner": 3073})
+    model.config = real.config
+    lines = verify(model, small=False)
+    assert [line.what for line in lines if line.ok is False]
+
+
+def test_shrink_keeps_the_structure() -> None:
+    """Fewer and narrower, but the same switches, both kinds of layers and the ratio of the heads."""
+    small = shrink(ls.model("gemma-2-2b").config or {})
+    assert small["layer_types"] == ["sliding_attention", "full_attention"]
+    assert small["num_attention_heads"] == 2 * small["num_key_value_heads"]
+    assert ls.model(small).params < 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("line", "step", "rate"),
+    [
+        ("step 12 loss 3.2 tok/s 1,234.5", 12, 1234.5),
+        ("iter 100: loss 2.31, time 40.1ms", 100, None),
+        ('{"step": 7, "loss": 1.5, "tokens_per_second": 900}', 7, 900.0),
+        ("Step: 3 | 512 tok/s", 3, 512.0),
+        ("loading checkpoint shards", None, None),
+    ],
+)
+def test_read_line(line: str, step: int | None, rate: float | None) -> None:
+    """The ways in which training loops print a step and a rate."""
+    assert read_line(line) == (step, rate)
+
+
+@given(st.text())
+def test_read_line_reads_anything(line: str) -> None:
+    """No line of output is an error."""
+    read_line(line)
+
+
+def test_watch(capfd: pytest.CaptureFixture[str]) -> None:
+    """Steps are timed from outside, the output is passed on, the exit status is the command's."""
+    code = "import time\nfor i in range(8): print('step', i, 'loss 1', flush=True); time.sleep(0.05)\nraise SystemExit(3)"
+    found = watch([sys.executable, "-c", code])
+    assert found.exit_code == 3
+    assert len(found.steps) == 8
+    seconds = found.step_seconds()
+    assert seconds is not None
+    assert seconds >= 0.05
+    assert "step 7" in capfd.readouterr().err
+
+
+def test_measure_script_json() -> None:
+    """Tokens/s from the tokens of a step; what cannot be known is null with its reason."""
+    code = "import time\nfor i in range(6): print('step', i, flush=True); time.sleep(0.02)"
+    page = run("measure", "script", "--tokens-per-step", "100", "--json", "--", sys.executable, "-c", code)
+    assert page.exit_code == 0
+    assert page.stderr.splitlines() == [f"step {i}" for i in range(6)]  # the command's own output
+    data = json.loads(page.stdout)
+    assert data["steps"] == 6
+    assert 0 < data["tokens_per_second"] <= 100 / 0.02
+    assert data["mfu"] is None
+    assert data["idle_share"] is None
+    assert data["idle_unknown"]
+
+
+def test_measure_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates are positive, of every dtype that the device has, and compared with a data sheet if one is named."""
+    monkeypatch.setattr(machine_module, "ENOUGH", 0.001)
+    monkeypatch.setattr(machine_module, "SIZES", {"cpu": (64,), "cuda": (64,)})
+    monkeypatch.setattr(machine_module.torch.cuda, "is_available", lambda: False)
+    name, rates = machine_module.measure_machine(ls.gpu("h100-sxm"))
+    assert name.startswith("CPU")
+    assert {r.dtype for r in rates} == {"fp32", "bf16", "bytes"}
+    assert all(r.per_second > 0 and r.share is not None and r.share < 1 for r in rates)
+
+
+def test_measure_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong target, a module that fails and half an MFU are one line each."""
+    refused("measure", "model", "nowhere", words="expected `package.module:function`")
+    refused("measure", "model", "no_such_package:build", words="cannot import")
+    refused("measure", "model", "json:build", words="has no")
+    refused("measure", "script", words="got no command")
+    refused("measure", "script", "--gpu", "t4", "--", "true", words="expected both")
+    refused("measure", "machine", "--gpu", "h100", words="unknown GPU")
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without torch or transformers the way to get them is named."""
+    blocked: dict[str, Any] = {"torch": None}
+    for name, value in blocked.items():
+        monkeypatch.setitem(sys.modules, name, value)
+    with pytest.raises(ls.LoadsheetError, match="torch is not installed"):
+        ls.measure(object())
