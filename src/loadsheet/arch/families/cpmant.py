@@ -85,7 +85,7 @@ def cpmant(c: Config) -> Model:
 
     def block(_: Any) -> Block:
         names = AttentionNames(q="project_q", k="project_k", v="project_v", o="attention_out")
-        mixer = square_attention(s, rotary=False, names=names, dropout=dropout)
+        mixer = square_attention(s, rotary=False, names=names, dropout=dropout, upcast_softmax=False)
         mlp = GatedMLP(d, s.intermediate_size, s.activation, names=("w_in.w_0", "w_in.w_1", "w_out"))
         return PromptedBlock(
             Nested("self_attention", mixer, ("layernorm_before_attention", Norm(d, RMS))),

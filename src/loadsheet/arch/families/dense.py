@@ -24,13 +24,16 @@ from loadsheet.arch.layers.attention_kinds import (
     DynamicMaskAttention,
     SubNormAttention,
 )
-from loadsheet.arch.layers.base import Linear, Norm
+from loadsheet.arch.layers.base import Linear, Norm, NormStyle
 from loadsheet.arch.layers.conv import ShortConvolution
 from loadsheet.arch.layers.mlp import GatedMLP
 from loadsheet.arch.layers.mlp_kinds import RetrievedMLP, SubNormMLP
 from loadsheet.arch.model import Block, Model
 from loadsheet.arch.residual import ScaledResidualBlock
 from loadsheet.errors import BadConfig, UnsupportedArchitecture
+
+#: RMSNorm whose weight multiplies in fp32, before the cast back (Gemma's without the one)
+WIDE_RMS = NormStyle("rms", plus_one=True)
 
 
 def renamed(c: Config, **names: str) -> Config:
@@ -122,9 +125,9 @@ def helium(c: Config) -> Model:
         d = s.hidden_size
         mixer = attention(s, bias=bias, out_bias=False)
         mixer.o = mixer.add("o_proj", Linear(d, d, role="attention", tag="o_proj", tp="row"))
-        return pre_norm(s, mixer, gated_mlp(s, bias=mlp_bias))
+        return pre_norm(s, mixer, gated_mlp(s, bias=mlp_bias), WIDE_RMS)
 
-    return stack(c, s, block)
+    return stack(c, s, block, norm=WIDE_RMS)
 
 
 def seed_oss(c: Config) -> Model:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from loadsheet.arch.config import Config
-from loadsheet.arch.families.dense import renamed, stack, whole_heads
+from loadsheet.arch.families.dense import WIDE_RMS, renamed, stack, whole_heads
 from loadsheet.arch.families.llama import attention, gated_mlp, pre_norm
 from loadsheet.arch.families.parts import LAYER_NORM, Reach, Sizes, optional_window, reaches, read_sizes
 from loadsheet.arch.layers.attention import AttentionNames
-from loadsheet.arch.layers.base import Norm, NormStyle
+from loadsheet.arch.layers.base import Layer, Norm, NormStyle
 from loadsheet.arch.layers.mlp import ACTIVATIONS, MLP
 from loadsheet.arch.layers.mlp_kinds import TrainedMLP
 from loadsheet.arch.model import Block, Model
@@ -82,7 +82,7 @@ def persimmon(c: Config) -> Model:
 def cohere_compass(c: Config) -> Model:
     """Command's text model in Cohere's Compass: one LayerNorm without bias, attention and MLP side by side."""
     s = read_sizes(c, tied=True)
-    bias, norm = c.flag("attention_bias", default=False), NormStyle("layer", bias=False)
+    bias, norm = c.flag("attention_bias", default=False), NormStyle("layer", written_out=True)
     keys = reaches(c, s.num_layers, lambda _: "full_attention", optional_window(c, 4096))
 
     def block(k: Reach) -> Block:
@@ -147,9 +147,11 @@ def moshi(c: Config) -> Model:
     names = AttentionNames(q="q_proj.linear", k="k_proj.linear", v="v_proj.linear", o="o_proj.linear")
 
     def block(k: Reach) -> Block:
-        return pre_norm(s, attention(s, k, names=names), gated_mlp(s, fused="fc1", names=("", "", "fc2")))
+        return pre_norm(
+            s, attention(s, k, names=names), gated_mlp(s, fused="fc1", names=("", "", "fc2")), WIDE_RMS
+        )
 
-    return stack(c, s, block, keys, embedding_rows=s.vocab_size + 1)
+    return stack(c, s, block, keys, embedding_rows=s.vocab_size + 1, norm=WIDE_RMS)
 
 
 def nanochat(c: Config) -> Model:
@@ -161,4 +163,6 @@ def nanochat(c: Config) -> Model:
         mixer = attention(s, bias=bias, qk_norm="head", norm_style=UNIT)
         return pre_norm(s, mixer, plain_mlp(s, names=("fc1", "fc2")), UNIT)
 
-    return stack(c, s, block, norm=UNIT)
+    capped = "final_logit_softcapping" not in c.data or c.data["final_logit_softcapping"] is not None
+    first: tuple[tuple[str, Layer], ...] = (("model", Norm(s.hidden_size, UNIT)),)  # of the embedding, too
+    return stack(c, s, block, norm=UNIT, logit_softcap=capped, extras=first)

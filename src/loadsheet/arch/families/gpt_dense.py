@@ -133,7 +133,12 @@ def _fairseq(c: Config, s: Sizes, root: str, rates: tuple[float, float], **more:
     def block(_: Any) -> Block:
         d = s.hidden_size
         mixer = square_attention(
-            s, bias=True, rotary=False, names=AttentionNames(o="out_proj"), dropout=rates[0]
+            s,
+            bias=True,
+            rotary=False,
+            names=AttentionNames(o="out_proj"),
+            dropout=rates[0],
+            upcast_softmax=False,
         )
         return Block(
             mixer, MLP(d, s.intermediate_size, s.activation, bias=True, names=("fc1", "fc2")),
@@ -257,7 +262,7 @@ def openai_gpt(c: Config) -> Model:
     def block(_: Any) -> Block:
         d = s.hidden_size
         mixer = square_attention(
-            s, bias=True, fused_qkv=True, rotary=False, transposed=True,
+            s, bias=True, fused_qkv=True, rotary=False, transposed=True, upcast_softmax=False,
             names=AttentionNames(qkv="c_attn", o="c_proj"), dropout=probability(c, "attn_pdrop", 0.1),
         )  # fmt: skip
         mlp = MLP(d, s.intermediate_size, s.activation, bias=True, names=("c_fc", "c_proj"), transposed=True)
@@ -277,7 +282,11 @@ def ctrl(c: Config) -> Model:
     def block(_: Any) -> Block:
         d = s.hidden_size
         mixer = square_attention(
-            s, bias=True, rotary=False, names=AttentionNames(q="Wq", k="Wk", v="Wv", o="dense")
+            s,
+            bias=True,
+            rotary=False,
+            names=AttentionNames(q="Wq", k="Wk", v="Wv", o="dense"),
+            upcast_softmax=False,
         )
         return Block(
             mixer, MLP(d, s.intermediate_size, s.activation, bias=True, names=("0", "2")),

@@ -104,7 +104,7 @@ def gpt_neox_japanese(c: Config) -> Model:
     def block(last: bool) -> Block:
         d = s.hidden_size
         mixer = square_attention(
-            s, fused_qkv=True, names=AttentionNames(qkv="query_key_value", o="dense"),
+            s, fused_qkv=True, names=AttentionNames(qkv="query_key_value", o="dense"), upcast_softmax=False,
             dropout=probability(c, "attention_dropout", 0.1),
         )  # fmt: skip
         if last:  # added with the residual, outside of the projection
@@ -140,7 +140,7 @@ def falcon(c: Config) -> Model:
     def block(_: Any) -> Block:
         d = s.hidden_size
         mixer = Attention(
-            d, s.heads, kv_heads, s.head_dim, bias=bias, fused_qkv=True, rotary=not alibi,
+            d, s.heads, kv_heads, s.head_dim, bias=bias, fused_qkv=True, rotary=not alibi, upcast_softmax=False,
             names=AttentionNames(qkv="query_key_value", o="dense"), dropout=probability(c, "attention_dropout", 0.0),
         )  # fmt: skip
         mlp = MLP(d, s.intermediate_size, s.activation, bias=bias, names=("dense_h_to_4h", "dense_4h_to_h"))

@@ -114,7 +114,7 @@ class DynamicMaskAttention(Attention):
         rows = work.sequences * self.heads * work.new
         mask = tape.new(rows, work.context, "h·S", steps.dtype, steps.grad)
         mask.storage.units = self.heads * work.context
-        causal = tape.table("mask", 1)
+        causal = tape.new(work.tokens, work.context, "S", "bool")  # of each layer anew
         tape.add_record("masked", (steps,), mask, (causal,))
         mixed = super().core(q, k, v, tape)
         if tape.execution.attention != "eager" and mixed.grad:
