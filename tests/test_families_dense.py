@@ -18,7 +18,7 @@ from loadsheet.arch.ops import Ops
 from loadsheet.arch.work import Execution, Work
 from loadsheet.errors import BadConfig, LoadsheetError, UnsupportedArchitecture
 
-DATA = load("arch_dense.json.gz")  # tools/draws_dense.py
+DATA = load("arch_dense.json.gz")  # tools/record_dense.py
 MODELS: dict[str, list[dict[str, Any]]] = DATA["models"]
 SEQUENCES, TOKENS = DATA["run"]
 DRAWN = {kind: [entry for entry in entries if "flops" in entry] for kind, entries in MODELS.items()}
