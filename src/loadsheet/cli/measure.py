@@ -83,7 +83,7 @@ def model(target: str, batch: str, seq: str, inputs: str | None, as_json: bool) 
     """Your own module: TARGET is `package.module:build`, a function that returns it.
 
     Parameters, FLOPs, bytes kept for backward by submodule and the tracked peak of an AdamW step,
-    measured on small sizes on the CPU and fitted with a + B·(b·T + c·T²); the fit's error on a size it
+    measured on small sizes on the CPU and fitted with a + m·T² + B·(b·T + c·T²); the fit's error on a size it
     has not seen is printed beside it. The code is yours and is run.
     """
     from loadsheet.measure import torch_or_error
@@ -113,8 +113,7 @@ def model(target: str, batch: str, seq: str, inputs: str | None, as_json: bool) 
     for name, f in found.fits.items():
         value = found.at[name]
         text = format_si(value, "FLOP") if name == "flops" else format_bytes(value)
-        formula = f"{f.a:.4g} + B·({f.b:.4g}·T + {f.c:.4g}·T²)"
-        rows.append([name.replace("_", " "), text, found.dominant[name], formula, f"{f.error:.2%}"])
+        rows.append([name.replace("_", " "), text, found.dominant[name], str(f), f"{f.error:.2%}"])
     for line in columns(rows):
         show("  " + line)
     if found.depth is not None:

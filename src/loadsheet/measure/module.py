@@ -1,6 +1,6 @@
 """Your own module: what it keeps and computes, by submodule, and how that grows with batch, length, depth.
 
-Measured on small inputs on the CPU, fitted with f(B, T) = a + B·(b·T + c·T²) and carried over to the
+Measured on small inputs on the CPU, fitted with f(B, T) = a + m·T² + B·(b·T + c·T²) and carried over to the
 size that was asked for; the fit's error on a size that it has not seen stands beside it.
 """
 
@@ -16,35 +16,50 @@ import torch
 from loadsheet.errors import BadInput, LoadsheetError, shorten
 from loadsheet.measure.step import Inputs, Step, measure_step
 
-GRID = ((1, 128), (1, 256), (2, 256), (1, 384), (2, 512))  # (B, T) to fit; the last is kept for the check
+GRID = (
+    (1, 128),
+    (2, 128),
+    (1, 256),
+    (2, 256),
+    (1, 384),
+    (2, 512),
+)  # (B, T) to fit; the last is kept for the check
 DEPTH_NAMES = ("depth", "n_layer", "n_layers", "num_layers", "layers", "num_hidden_layers")
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """f(B, T) = a + B·(b·T + c·T²), with its relative error on a size that was not fitted."""
+    """f(B, T) = a + m·T² + B·(b·T + c·T²), with its relative error on a size that was not fitted.
+
+    m is what grows with T² but not with the batch: masks that all sequences share.
+    """
 
     a: float
+    m: float
     b: float
     c: float
     error: float
 
     def __call__(self, batch: int, seq: int) -> float:
         """The fitted value."""
-        return self.a + batch * (self.b * seq + self.c * seq * seq)
+        return self.a + self.m * seq**2 + batch * (self.b * seq + self.c * seq**2)
 
     def dominant(self, batch: int, seq: int) -> str:
         """Which term is the largest at that size."""
         terms = {
             "constant": self.a,
             "linear in T": batch * self.b * seq,
-            "quadratic in T": batch * self.c * seq**2,
+            "quadratic in T": (self.m + batch * self.c) * seq**2,
         }
         return max(terms, key=lambda k: abs(terms[k]))
 
+    def __str__(self) -> str:
+        mask = f" + {self.m:.4g}·T²" if abs(self.m) > 1e-6 else ""
+        return f"{self.a:.4g}{mask} + B·({self.b:.4g}·T + {self.c:.4g}·T²)"
+
     def to_json(self) -> dict[str, float]:
         """Coefficients and error."""
-        return {"a": self.a, "b": self.b, "c": self.c, "error": self.error}
+        return {"a": self.a, "m": self.m, "b": self.b, "c": self.c, "error": self.error}
 
 
 @dataclass(slots=True)
@@ -72,24 +87,17 @@ class Measured:
         }  # fmt: skip
 
 
-def solve(rows: list[tuple[tuple[float, float, float], float]]) -> tuple[float, float, float]:
-    """Least squares for three unknowns by the normal equations (columns scaled, so they stay well-posed)."""
-    matrix = torch.tensor([r[0] for r in rows], dtype=torch.float64)
-    values = torch.tensor([r[1] for r in rows], dtype=torch.float64)
-    scale = matrix.abs().amax(dim=0).clamp_min(1.0)
-    found = torch.linalg.lstsq(matrix / scale, values.unsqueeze(1)).solution.squeeze(1) / scale
-    a, b, c = (float(x) for x in found)
-    return a, b, c
-
-
 def fit(points: Mapping[tuple[int, int], float]) -> Fit:
-    """Fit all points but the last, check on the last."""
-    items = list(points.items())
-    rows = [((1.0, float(b * t), float(b * t * t)), value) for (b, t), value in items[:-1]]
-    a, b, c = solve(rows)
-    (batch, seq), truth = items[-1]
-    guess = a + batch * (b * seq + c * seq * seq)
-    return Fit(a, b, c, abs(guess - truth) / abs(truth) if truth else 0.0)
+    """Least squares over all points but the last, checked on the last; columns are scaled to be well-posed."""
+    *fitted, ((batch, seq), truth) = points.items()
+    rows = [[1.0, t * t, n * t, n * t * t] for (n, t), _ in fitted]
+    matrix = torch.tensor(rows, dtype=torch.float64)
+    values = torch.tensor([[float(value)] for _, value in fitted], dtype=torch.float64)
+    scale = matrix.abs().amax(dim=0)
+    found = torch.linalg.lstsq(matrix / scale, values).solution.squeeze(1) / scale
+    a, m, b, c = (float(x) for x in found)
+    made = Fit(a, m, b, c, 0.0)
+    return Fit(a, m, b, c, abs(made(batch, seq) - truth) / abs(truth) if truth else 0.0)
 
 
 def default_inputs(module: torch.nn.Module, batch: int, seq: int) -> Inputs:
