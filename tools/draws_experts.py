@@ -122,6 +122,21 @@ def whole(model_type: str) -> dict[str, Draw]:
     return found
 
 
+def add_other_names(models: dict[str, Draw]) -> None:
+    """dots3-note's class for causal language models is that of its text model, whose keys its files hold."""
+    text = models["dots3_note_text"]
+
+    def renamed(record: Draw) -> Draw:
+        return {**record, "config": {**record["config"], "model_type": "dots3_note"}}
+
+    models["dots3_note"] = {
+        "default": renamed(text["default"]),
+        "depth3": renamed(text["depth3"]),
+        "random": [renamed(record) for record in text["random"]],
+        "spoiled": text["spoiled"],
+    }
+
+
 def main(folder: Path, *only: str) -> None:
     """Write the file into `folder`, or try the given model types."""
     version = import_module("transformers").__version__
@@ -136,6 +151,7 @@ def main(folder: Path, *only: str) -> None:
         print(kind, len(randoms))
     if only:
         return
+    add_other_names(models)
     recorder.write(folder / "arch_experts.json.gz", {"source": source, "models": models})
 
 
