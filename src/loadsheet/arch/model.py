@@ -10,6 +10,7 @@ from typing import Any
 from loadsheet.arch.layers.attention import CacheTensor
 from loadsheet.arch.layers.base import Embedding, Layer, Linear, Norm, Parameter, Stem
 from loadsheet.arch.layers.tower import Tower
+from loadsheet.arch import ops_loss
 from loadsheet.arch.ops import Ops
 from loadsheet.arch.stored import StoredWeights
 from loadsheet.arch.tape import Storage, Summary, Tensor
@@ -336,11 +337,4 @@ class Model:
         if not loss:
             return x
         targets = tape.new(x.rows, 1, "ids", "int64", outside=True)
-        if tape.execution.loss == "fused":
-            return tape.fused_linear_cross_entropy(x, self.head)
-        if tape.execution.loss == "chunked":
-            return tape.chunked_linear_cross_entropy(x, self.head)
-        logits = tape.linear(x, self.head)
-        if self.logit_softcap:
-            logits = tape.pointwise("scale", tape.pointwise("tanh", tape.pointwise("scale", logits)))
-        return tape.cross_entropy(logits, targets)
+        return ops_loss.end(tape, x, self.head, targets, softcap=self.logit_softcap)

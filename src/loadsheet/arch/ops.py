@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from loadsheet.arch.tape import Record, Storage, Tape, Tensor
+from loadsheet.arch.tape import Storage, Tape, Tensor
 from loadsheet.arch.work import DTYPE_BYTES
-from loadsheet.units import ceil_div
 
 #: elementwise functions by what their derivative needs
 KEEPS_INPUT = frozenset({"silu", "gelu", "gelu_tanh", "quick_gelu", "relu2", "softplus", "swiglu_clamped"})
@@ -43,13 +42,15 @@ class Ops(Tape):
         record.forward_flops = record.forward_flops_full = 2 * macs
         record.touched = weight.numel * experts
         size = weight.in_features * weight.out_features
-        packed = self.quantised and weight.quantisable
+        packed = self.packs(weight)
         if self.dtype != self.compute_dtype and not packed:
             copy = Storage(size * experts * DTYPE_BYTES[self.compute_dtype], "copy", 1, outside=False)
             if out.grad:
                 record.saved += (copy,)
         if packed:  # one layer is unpacked at a time
             record.forward_temporary = record.backward_temporary = size * experts * 2
+            if self.execution.holds_quantised_inputs and x.grad:
+                record.held = (x.storage,)
         if x.grad:
             record.input_grad_flops = 2 * macs
         if trains:
@@ -57,30 +58,10 @@ class Ops(Tape):
             record.weight_grad_bytes = weight.numel * experts * self.grad_bytes
         return out
 
-    def adapt(self, y: Tensor, x: Tensor, weight: Weight) -> Tensor:
-        """y + (α/r)·B(A(dropout(x))): the low-rank path beside a frozen linear layer."""
-        adapter = self.adapter
-        if adapter is None:
-            return y
-        rank = adapter.rank
-        x = self.cast(x, adapter.dtype)
-        if adapter.dropout > 0:
-            x = self.dropout(x)
-        x = self.cast(x, adapter.compute)
-        low = self._adapter_product(x, weight.in_features, rank, "r")
-        high = self._adapter_product(low, rank, weight.out_features, weight.out_symbol)
-        scaled = self.pointwise("scale", high)
-        return self.cast(self.add(y, scaled), y.dtype)
-
-    def _adapter_product(self, x: Tensor, width_in: int, width_out: int, symbol: str) -> Tensor:
-        out = self.new(x.rows, width_out, symbol, x.dtype, True)
-        record = self.add_record("adapter", (x,), out, (x,))
-        macs = x.rows * width_in * width_out
-        record.forward_flops = record.forward_flops_full = record.weight_grad_flops = 2 * macs
-        if x.grad:
-            record.input_grad_flops = 2 * macs
-        record.touched = width_in * width_out
-        return out
+    def packs(self, weight: Weight) -> bool:
+        """Whether weight-only quantisation packs this matrix; the head (as wide as V) only if asked for."""
+        head = self.execution.quantised_head and weight.out_symbol == "V"
+        return self.quantised and (weight.quantisable or head)
 
     def attention(
         self,
@@ -290,67 +271,6 @@ class Ops(Tape):
         if self.full:
             record.weight_grad_bytes = numel * self.grad_bytes
         return out
-
-    def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """log-softmax and the negative log-likelihood: keeps the log-probabilities; a copy if upcast.
-
-        With 16-bit logits read as fp32: 2 + 4 bytes per logit kept after forward, and at the worst
-        point of backward 2 (logits) + 4 (kept) + 4 (gradient of the log-softmax's output) + 4 (of its
-        input) = 14 bytes per token and vocabulary entry.
-        """
-        x = self.cast(logits, "fp32") if self.execution.upcast_logits else logits
-        log_probabilities = self._like(x)
-        record = self.add_record("log_softmax", (x,), log_probabilities, (log_probabilities,))
-        record.held = (logits.storage,) if self.training and self.execution.holds_logits else ()
-        loss = self.new(1, 1, "1", x.dtype, logits.grad)
-        total_weight = self.new(1, 1, "1", x.dtype)
-        self.add_record("nll", (log_probabilities,), loss, (log_probabilities, targets, total_weight))
-        return loss
-
-    def fused_linear_cross_entropy(self, x: Tensor, weight: Weight) -> Tensor:
-        """Head and loss by chunks of rows; gradients are made in forward, so the logits are never whole.
-
-        Kept: the gradient of the hidden state and, if the head trains, the head's gradient. Temporary:
-        one chunk of B·T / ⌈V/d⌉ rows of logits, in 16 bit and fp32 (Hsu et al. 2024, arXiv 2410.10989).
-        """
-        x = self.cast(x, self.compute_dtype)
-        loss = self.new(1, 1, "1", "fp32", x.grad or self.full)
-        gradient = self.new(x.rows, x.width, x.symbol, x.dtype)
-        record = self.add_record("fused_loss", (x,), loss, (gradient,))
-        self._head_flops(record, x, weight)
-        rows = ceil_div(x.rows, ceil_div(weight.out_features, weight.in_features))
-        record.forward_temporary = rows * weight.out_features * (DTYPE_BYTES[x.dtype] + 4)
-        if self.full:
-            record.forward_temporary = record.forward_temporary + record.weight_grad_bytes
-        return loss
-
-    def chunked_linear_cross_entropy(self, x: Tensor, weight: Weight) -> Tensor:
-        """Head and loss by chunks: log-probabilities of all chunks are kept, gradients are never whole.
-
-        Kept per logit: its 16 bits (held) and its log-probability; temporary in backward: two gradients
-        of one chunk and their 16-bit copy (torchtune and LitGPT, by 1/`loss_chunks` of the rows).
-        """
-        x = self.cast(x, self.compute_dtype)
-        dtype = "fp32" if self.execution.upcast_logits else x.dtype
-        loss = self.new(1, 1, "1", dtype, x.grad or self.full)
-        logits = self.new(x.rows, weight.out_features, "V", x.dtype)
-        kept = self.new(x.rows, weight.out_features, "V", dtype)
-        record = self.add_record("chunked_loss", (x,), loss, (kept, x) if self.full else (kept,))
-        record.held = (logits.storage,) if self.training and self.execution.holds_logits else ()
-        self._head_flops(record, x, weight)
-        chunk = ceil_div(x.rows, self.execution.loss_chunks) * weight.out_features
-        record.forward_temporary = chunk * DTYPE_BYTES[dtype] + logits.bytes
-        record.backward_temporary = chunk * (2 * DTYPE_BYTES[dtype] + DTYPE_BYTES[x.dtype])
-        return loss
-
-    def _head_flops(self, record: Record, x: Tensor, weight: Weight) -> None:
-        macs = x.rows * weight.in_features * weight.out_features
-        record.forward_flops = record.forward_flops_full = 2 * macs
-        record.input_grad_flops = 2 * macs if x.grad else 0
-        record.touched = weight.numel
-        if self.full:
-            record.weight_grad_flops = 2 * macs
-            record.weight_grad_bytes = weight.numel * self.grad_bytes
 
     # -- mixture of experts --------------------------------------------------------------------
     def route(self, x: Tensor, scores: Tensor, per_token: int) -> Tensor:

@@ -93,8 +93,9 @@ class Record:
 class Summary:
     """What one taped part (a block, or the head with the loss) needs.
 
-    saved           bytes kept for backward that the part allocated itself
-    held            bytes that the training program keeps besides, until the step ends (returned logits)
+    saved           bytes kept for backward that the part allocated itself and backward frees again
+    held            bytes that the training program keeps, until the step ends (returned logits, inputs of
+                    quantised products); kept for backward or not, they are not in `saved`
     saved_by        (symbol, width, bytes) of the same, summed by symbol, in order of appearance
     shared          storages kept for backward that the part did not allocate: counted once per model
     forward_peak    highest live bytes of forward, saved ones included
@@ -191,6 +192,7 @@ class Tape:
         first_saver: dict[Storage, int] = {}
         flops = full = dgrad = wgrad = wgrad_bytes = touched = held_bytes = again = 0
         held: dict[Storage, None] = {}
+        source_storage = source.storage if source is not None else None
         for index, record in enumerate(self.records):
             for tensor in record.inputs:
                 last_use[tensor.storage] = index
@@ -201,8 +203,9 @@ class Tape:
                     order[storage] = None
                     first_saver.setdefault(storage, index)
             for storage in record.held:
-                held[storage] = None
-                held_bytes = held_bytes + storage.bytes
+                if storage not in held:
+                    held[storage] = None
+                    held_bytes = held_bytes + storage.bytes
             flops = flops + record.forward_flops
             full = full + record.forward_flops_full
             if record.op == "attention_recomputed":
@@ -213,11 +216,13 @@ class Tape:
             touched = touched + record.touched
         saved: Any = 0
         groups: dict[str, list[Any]] = {}
+        for storage in held:  # what is held is not freed by backward, even if it is needed there
+            order.pop(storage, None)
+            first_saver.pop(storage, None)
         for storage in order:
             saved = saved + storage.bytes
             group = groups.setdefault(storage.symbol, [storage.units, 0])
             group[1] = group[1] + storage.bytes
-        source_storage = source.storage if source is not None else None
         return Summary(
             saved=saved,
             held=held_bytes,

@@ -75,6 +75,15 @@ class Execution:
     recompute   none; selective (the attention core again in backward); full (each block again)
     autocast    fp32 parameters whose 16-bit copies are made when used
     holds_logits  the program keeps the returned logits until the step ends (`out = model(...)`)
+    chunked_head  a chunked loss makes the logits by chunks too; else they are whole and only the loss is not
+    loss_chunk    tokens of each sequence in one chunk; 0: its length over `loss_chunks`
+    wide_logits   the logits that a model returns are copied to fp32 (Lightning Fabric's half precision)
+    fused_qkv     q, k and v come from one product and v stays a part of it (LitGPT)
+    wide_norms    a written-out RMSNorm stays in fp32 up to its weight (LitGPT)
+    written_softcap  scores that a tanh squeezes are written out, whatever `attention` says (LitGPT)
+    quantised_head   weight-only quantisation packs the head as well (LitGPT)
+    holds_quantised_inputs  the input of each packed product is held until the graph goes (bitsandbytes
+                  before 0.43.2 put it on the autograd context, which nothing frees earlier)
     device      on the CPU, dropout keeps its mask in the tensor's dtype and LayerNorm its statistics too
     """
 
@@ -87,7 +96,19 @@ class Execution:
     loss_chunks: int = 8
     upcast_logits: bool = True
     holds_logits: bool = True
+    chunked_head: bool = True
+    loss_chunk: int = 0
+    wide_logits: bool = False
+    fused_qkv: bool = False
+    wide_norms: bool = False
+    written_softcap: bool = False
+    quantised_head: bool = False
+    holds_quantised_inputs: bool = False
     device: Literal["cuda", "cpu"] = "cuda"
+
+
+#: the name by which a LoRA target means the head, whatever the checkpoint calls it
+HEAD_TARGET = "lm_head"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +124,8 @@ class Adapter:
     def applies(self, tag: str) -> bool:
         """Whether the linear layer of that module name gets an adapter."""
         return bool(tag) and (self.targets is None or tag in self.targets)
+
+    @property
+    def on_head(self) -> bool:
+        """Whether the head gets one too: only if it is asked for by name."""
+        return self.targets is not None and HEAD_TARGET in self.targets

@@ -7,6 +7,7 @@ from typing import Any
 
 from loadsheet.arch.layers.base import Layer, Linear, Norm, NormStyle
 from loadsheet.arch.ops import Ops
+from loadsheet.arch.ops_lora import adapt_parts
 from loadsheet.arch.tape import Tensor
 from loadsheet.arch.work import Work
 from loadsheet.units import smallest
@@ -16,7 +17,8 @@ from loadsheet.units import smallest
 class CacheTensor:
     """One tensor kept per layer while generating: elements for all sequences, and what it is.
 
-    `role` is "kv" (keys and values, may be stored in a KV dtype), "latent" or "state".
+    `role` is "kv" (keys and values, may be stored in a KV dtype), "latent" or "state", which does not grow
+    with the sequence. `dtype` is what it is kept in whatever the KV format ("": in that).
     """
 
     name: str
@@ -24,6 +26,7 @@ class CacheTensor:
     role: str
     expression: str = ""
     operands: dict[str, Any] | None = None
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class AttentionCore(Layer):
     `window`/`chunk`: how far a query looks back; `sees`: how many keys it uses at most, if fewer are
     chosen than are kept. `upcast_softmax`: written out, the softmax is in fp32 and copied back.
     `joined_heads`: transformers' module joins each head anew from a rotated and an unrotated part, heads
-    first; what attention returns lies the same way and is copied for the output projection.
+    first; what attention returns lies the same way and is copied for the output projection (LitGPT: always).
     `softcap`: scores are squeezed by a tanh (Gemma 2).
     """
 
@@ -78,15 +81,20 @@ class AttentionCore(Layer):
         """Scores, softmax and mix: written out or as one kernel."""
         execution = tape.execution
         q, k, v = (tape.cast(t, tape.compute_dtype) for t in (q, k, v))
-        eager = execution.attention == "eager"
+        eager = execution.attention == "eager" or (self.softcap and execution.written_softcap)
         if (execution.repeat_kv or eager) and self.kv_heads != self.heads:
-            k, v = tape.copy(k, self.q_width, "q"), tape.copy(v, self.mixed_width, self.mixed_symbol)
+            k = tape.copy(k, self.q_width, "q")
+            if self.kv_heads == 1 and execution.fused_qkv:  # one head, spread by a stride of 0: no copy
+                v = tape.view(v, self.mixed_width, self.mixed_symbol)
+            else:
+                v = tape.copy(v, self.mixed_width, self.mixed_symbol)
         shape: dict[str, Any] = {"window": self.sees, "chunk": self.chunk}
         if not eager:
             mixed = tape.attention(
                 q, k, v, heads=self.heads, key_dim=self.head_dim, value_dim=self.value_dim, **shape
             )
-            return tape.copy(mixed) if self.joined_heads and execution.kernels == "eager" else mixed
+            joined = (self.joined_heads and execution.kernels == "eager") or execution.fused_qkv
+            return tape.copy(mixed) if joined else mixed
         if execution.recompute == "selective" and tape.training:
             mixed = tape.recomputed_attention(
                 q, k, v, heads=self.heads, head_dim=self.head_dim, value_dim=self.value_dim, **shape
@@ -120,6 +128,16 @@ class AttentionCore(Layer):
         if self.value_dim != self.head_dim:
             expression, operands["d_v"] = "B·S·h_kv·(d_h + d_v)", self.value_dim
         return (CacheTensor("keys and values", elements, "kv", expression, operands),)
+
+
+class _Joined:
+    """The matrices of q, k and v as the one product that they are multiplied in."""
+
+    def __init__(self, *parts: Linear) -> None:
+        self.in_features = parts[0].in_features
+        self.out_features = sum(p.out_features for p in parts)
+        self.numel = sum(p.numel for p in parts)
+        self.out_symbol, self.quantisable = "qkv", all(p.quantisable for p in parts)
 
 
 class Attention(AttentionCore):
@@ -168,7 +186,7 @@ class Attention(AttentionCore):
             joined_heads=joined_heads,
             softcap=softcap,
         )
-        names = names or AttentionNames()
+        self.names = names = names or AttentionNames()
         self.hidden_size, self.rotary = hidden_size, rotary
         kv_symbol = "q" if kv_heads == heads else "kv"
         kv_bias = bias if kv_bias is None else kv_bias
@@ -231,8 +249,8 @@ class Attention(AttentionCore):
 
     def forward(self, x: Tensor, tape: Ops) -> Tensor:
         """(B·T, d) → (B·T, d)."""
-        if self.qkv is not None:
-            packed = self.qkv.forward(x, tape)  # (B·T, q + 2·kv)
+        if self.qkv is not None or tape.execution.fused_qkv:
+            packed = self._packed(x, tape)  # (B·T, q + 2·kv)
             q = tape.view(packed, self.q_width, "q")
             k = tape.view(packed, self.kv_width, self.kv_symbol)
             v = tape.view(packed, self.v_width, self.kv_symbol)
@@ -245,6 +263,19 @@ class Attention(AttentionCore):
             q, k = tape.rotary(q, table), tape.rotary(k, table)
         mixed = self.core(q, k, v, tape)  # (B·T, q)
         return self.o.forward(self.gated(mixed, x, tape), tape)
+
+    def _packed(self, x: Tensor, tape: Ops) -> Tensor:
+        """q, k and v in one tensor; under `fused_qkv` each of them may have its own adapter."""
+        if self.qkv is not None and not tape.execution.fused_qkv:
+            return self.qkv.forward(x, tape)
+        joined = self.qkv or _Joined(self.q, self.k, self.v)
+        packed = tape.linear(x, joined)
+        if tape.adapter is None:
+            return packed
+        names = (self.names.q, self.names.k, self.names.v)
+        widths = (self.q_width, self.kv_width, self.v_width)
+        parts = tuple((w, tape.adapter.applies(n)) for n, w in zip(names, widths, strict=True))
+        return adapt_parts(tape, packed, x, self.hidden_size, parts, "qkv")
 
     def gated(self, mixed: Tensor, x: Tensor, tape: Ops) -> Tensor:
         """What stands between the mix and the output projection: nothing, or the gate of `layers/gates.py`."""

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, Literal
 
 from loadsheet.arch.ops import Ops
+from loadsheet.arch.ops_lora import adapt
 from loadsheet.arch.tape import Tensor
 
 Role = Literal["embedding", "attention", "mlp", "norm", "head", "other"]
@@ -143,7 +144,7 @@ class Linear(Layer):
         """(rows, in) → (rows, out), with its LoRA path if the recipe has one for this module."""
         out = tape.linear(x, self)
         if tape.adapter is not None and tape.adapter.applies(self.tag):
-            out = tape.adapt(out, x, self)
+            out = adapt(tape, out, x, self)
         return out
 
 
@@ -169,6 +170,7 @@ class NormStyle:
     weight: bool = True
     bias: bool = False
     plus_one: bool = False  # multiplies by 1 + w (Gemma) or w (OLMo 2, gpt-oss) in fp32, before casting back
+    upcast: bool = False  # OLMo 1: the kernel runs on an fp32 copy
     written_out: bool = False  # Cohere: a LayerNorm in elementwise steps, in fp32
     names: tuple[str, str] = field(default=("weight", "bias"))
 
@@ -195,13 +197,15 @@ class Norm(Layer):
         if tape.execution.kernels == "fused" or (
             layer and not style.written_out
         ):  # PyTorch has that kernel too
-            return tape.norm(x, statistics=2 if layer else 1, numel=self.numel, groups=self.groups)
+            source = tape.cast(x, "fp32") if style.upcast else x
+            normed = tape.norm(source, statistics=2 if layer else 1, numel=self.numel, groups=self.groups)
+            return tape.cast(normed, x.dtype)
         wide = squared = tape.cast(x, "fp32")
         if layer:  # x minus its mean, computed twice: for the variance and for the output
             squared, wide = tape.pointwise("centre", wide), tape.pointwise("centre", wide)
         normed = tape.multiply(wide, tape.mean_square_root(squared, self.groups))
         if not style.weight:
             return tape.cast(normed, x.dtype)
-        if style.plus_one or layer:
+        if style.plus_one or layer or tape.execution.wide_norms:
             return tape.cast(tape.scale_by_weight(normed, self.numel), x.dtype)
         return tape.scale_by_weight(tape.cast(normed, x.dtype), self.numel)
