@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -324,6 +325,22 @@ def test_any_config_gives_a_model_or_our_error(config: dict[str, Any]) -> None:
     assert 0 < model.active_params <= model.params
     taped = model.walk(lambda: Ops(Work(2, 8), Execution(attention="eager", kernels="eager")))
     assert taped.after.saved > 0
+
+
+@pytest.mark.parametrize("model_type", sorted(RECORDED))
+def test_arrays_of_sizes(model_type: str) -> None:
+    """Sizes of the work as arrays give what the same sizes give one by one."""
+    model = build(CONFIGS[model_type][0])
+    sizes = [(1, 8, 0), (2, 40, 5), (3, 1, 1000)]
+
+    def amounts(work: Work) -> list[Any]:
+        taped = model.walk(lambda: Ops(work, Execution()))
+        cache = [tensor.elements * count for tensor, count in model.cache(work)]
+        return [*cache, *(f for s, _ in taped.runs for f in (s.saved, s.backward_peak, s.forward_flops))]
+
+    together = amounts(Work(*(np.array(column) for column in zip(*sizes, strict=True))))
+    for i, one in enumerate(sizes):
+        assert amounts(Work(*one)) == [int(np.broadcast_to(amount, 3)[i]) for amount in together]
 
 
 def test_the_group_is_registered() -> None:

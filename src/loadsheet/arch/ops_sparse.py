@@ -93,16 +93,17 @@ def attention_over(
         taken = wide if q.dtype == "fp32" else tape.new(rows, keys, "h·S", q.dtype, grad)
         wide.storage.units = taken.storage.units = heads * keys
         saved: tuple[Tensor, ...] = (q, k, wide, taken)
-        temporary = 3 * wide.bytes  # scores, with the sink, less their largest
+        before = 3 * wide.bytes  # scores, with the sink, less their largest
+        after = before
     else:
         saved = (q, k, out, tape.new(work.tokens, heads, "h", "fp32"))
-        temporary = 0
+        before, after = 0, 4 * q.rows * heads * dim
     record = tape.add_record("attention", (q, k), out, saved)
     record.forward_flops, record.forward_flops_full = per_pair * pairs, per_pair * pairs_full
-    record.forward_temporary = temporary
+    record.forward_temporary = before
     if grad:
         record.input_grad_flops = 2 * record.forward_flops
-        record.backward_temporary = temporary or 4 * q.rows * heads * dim
+        record.backward_temporary = after
     return out
 
 

@@ -20,14 +20,10 @@ class Indexer(Layer):
     def __init__(self, hidden_size: int, q_lora_rank: int, heads: int, head_dim: int, chosen: int) -> None:
         super().__init__()
         self.heads, self.head_dim, self.chosen = heads, head_dim, chosen
-        self.q: Linear = self.add("wq_b", self._linear("wq_b", q_lora_rank, heads * head_dim))
-        self.k: Linear = self.add("wk", self._linear("wk", hidden_size, head_dim))
+        self.q: Linear = self.add("wq_b", _linear("wq_b", q_lora_rank, heads * head_dim))
+        self.k: Linear = self.add("wk", _linear("wk", hidden_size, head_dim))
         self.k_norm: Norm = self.add("k_norm", Norm(head_dim, NormStyle("layer", bias=True)))
-        self.weights: Linear = self.add("weights_proj", self._linear("weights_proj", hidden_size, heads))
-
-    @staticmethod
-    def _linear(name: str, n_in: int, n_out: int) -> Linear:
-        return Linear(n_in, n_out, role="attention", symbol="i", tag=name, tp="replicated")
+        self.weights: Linear = self.add("weights_proj", _linear("weights_proj", hidden_size, heads))
 
     def forward(self, x: Tensor, latent: Tensor, tape: Ops) -> Tensor:
         """(B·T, d) and the query latent (B·T, c_q) → scores, of which the best are taken."""
@@ -57,10 +53,8 @@ class BlockIndexer(Layer):
     def __init__(self, hidden_size: int, heads: int, head_dim: int, norm: NormStyle) -> None:
         super().__init__()
         self.heads, self.head_dim = heads, head_dim
-        self.q: Linear = self.add(
-            "q_proj", Linear(hidden_size, heads * head_dim, role="attention", symbol="i")
-        )
-        self.k: Linear = self.add("k_proj", Linear(hidden_size, head_dim, role="attention", symbol="i"))
+        self.q: Linear = self.add("q_proj", _linear("q_proj", hidden_size, heads * head_dim))
+        self.k: Linear = self.add("k_proj", _linear("k_proj", hidden_size, head_dim))
         self.q_norm: Norm = self.add("q_norm", Norm(head_dim, norm, groups=heads))
         self.k_norm: Norm = self.add("k_norm", Norm(head_dim, norm))
 
@@ -103,6 +97,10 @@ class BlockSparseAttention(Attention):
     def cache(self, work: Work) -> tuple[CacheTensor, ...]:
         """Keys and values of every token, and the indexer's keys."""
         return (*super().cache(work), *self.indexer.cache(work))
+
+
+def _linear(name: str, n_in: int, n_out: int) -> Linear:
+    return Linear(n_in, n_out, role="attention", symbol="i", tag=name, tp="replicated")
 
 
 def _index_keys(work: Work, head_dim: int) -> CacheTensor:
