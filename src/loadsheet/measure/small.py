@@ -57,9 +57,8 @@ def shrink(config: Mapping[str, Any], layers: int = 2) -> dict[str, Any]:
     for key in PATTERNS:
         if isinstance(out.get(key), list):
             out[key] = _cut(out[key], layers)
-    for key in ("attn_pdrop", "attention_dropout"):
-        if out.get(key):
-            out[key] = 0.0  # the CPU has no one-kernel attention with dropout: it would write the scores out
+    # the CPU has no one-kernel attention with dropout: it would write the scores out
+    out |= {"attn_pdrop": 0.0, "attention_dropout": 0.0}
     if isinstance(out.get("sliding_window"), int) and out["sliding_window"]:
         out["sliding_window"] = 4096  # longer than what is run: a window is no other kernel here
     for key in ("mlp_only_layers", "moe_layers"):

@@ -215,6 +215,26 @@ def family_of(config: Mapping[str, Any]) -> str | None:
     return kind if isinstance(kind, str) and kind in FAMILIES else None
 
 
+#: known by name, and not described: an error that says why, never a wrong number
+NOT_DESCRIBED = {
+    **dict.fromkeys(
+        (
+            "bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "marian", "mbart", "musicgen",
+            "musicgen_melody", "mvp", "pegasus", "plbart", "prophetnet", "t5", "trocr", "whisper",
+        ),
+        "the decoder of an encoder-decoder",
+    ),
+    **dict.fromkeys(
+        (
+            "bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert",
+            "modernbert-decoder", "reformer", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer",
+            "xlm", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xmod",
+        ),
+        "an encoder of BERT's or XLNet's kind",
+    ),
+}  # fmt: skip
+
+
 def _way_out(config: Mapping[str, Any], kind: object) -> str:
     """What to do about a `model_type` that is not known."""
     if isinstance(kind, str) and kind in HUB_NAMES:
@@ -241,6 +261,12 @@ def build(config: Mapping[str, Any], name: str = "", where: str = "config") -> M
     if named is None:
         raise BadConfig(f"{where}.model_type: missing, expected the name of an architecture")
     kind = family_of(config)
+    if isinstance(named, str) and named in NOT_DESCRIBED:
+        raise UnsupportedArchitecture(
+            f"{where}.model_type: got {shorten(named)}, {NOT_DESCRIBED[named]}, expected a decoder-only model: "
+            "not supported",
+            "`loadsheet models` lists the architectures that are",
+        )
     if kind is None:
         raise UnsupportedArchitecture(
             f"{where}.model_type: got {shorten(named)}, an architecture that is not known here",

@@ -117,7 +117,7 @@ def olmo(c: Config) -> Model:
     """OLMo 1: LayerNorm without any parameter."""
     s = read_sizes(c)
     bias = c.flag("attention_bias", default=False)
-    norm = NormStyle("layer", weight=False)
+    norm = NormStyle("layer", weight=False, upcast=True)
     return assemble(
         c,
         s,

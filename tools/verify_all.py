@@ -1,0 +1,66 @@
+"""Hold many architectures against real PyTorch: `loadsheet verify --quick` for each (CI; needs transformers).
+
+    python tools/verify_all.py [--jobs N] [MODEL_TYPE ...]
+
+Small models with random weights on the CPU: parameters on the real sizes, FLOPs, bytes kept for backward
+with and without checkpointing, peak of an AdamW step, cache. Prints a line each and ends with exit status 1
+if anything is outside its limits.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+from architectures import recorded
+from loadsheet.arch.families import build
+
+#: model types whose default configuration is held against transformers, made small
+ENOUGH = 12  # comparisons without which an architecture is not called verified
+TYPES = (
+    "apertus apertus1p5_text arcee bitnet bloom ctrl ernie4_5 exaone gpt-sw3 "
+    "gpt_neox_japanese helium hunyuan_v1_dense hyperclovax internlm3 iquestcoder jais2 lfm2 "
+    "ministral3 moshi mpt nanochat seed_oss smollm3 aria_text flint granitemoeshared mellum "
+    "mimo_v2_flash minimax_m2 cwm exaone4 ministral vaultgemma cohere cohere2 "
+    "gemma gemma2 gemma3_text glm glm4 gpt2 gpt_neox gpt_oss granite granitemoe llama mistral "
+    "mixtral olmo olmo2 olmo3 olmoe opt phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe stablelm "
+    "starcoder2"
+)
+
+
+def check(name: str) -> tuple[str, list[str], int, float]:
+    """(model type, what is outside its limits, how much was judged, seconds)."""
+    import torch
+
+    from loadsheet.measure.verify import verify
+
+    torch.set_num_threads(1)
+    start = time.monotonic()
+    lines = verify(build(recorded()[name][0]["config"], name), quick=True)
+    bad = [f"{line.what}: {line.ours} against {line.theirs}" for line in lines if line.ok is False]
+    return name, bad, sum(line.ok is not None for line in lines), time.monotonic() - start
+
+
+def main(arguments: list[str]) -> int:
+    """Run them, two at a time unless told otherwise."""
+    jobs = int(arguments[arguments.index("--jobs") + 1]) if "--jobs" in arguments else 2
+    chosen = [a for a in arguments if not a.startswith("-") and not a.isdigit()]
+    names = chosen or TYPES.split()
+    failed = 0
+    with ProcessPoolExecutor(jobs) as pool:
+        for name, bad, judged, seconds in pool.map(check, names):
+            if judged < ENOUGH:
+                bad.append(f"only {judged} comparisons could be made")
+            print(
+                f"{name:24} {judged - len(bad)} of {judged} within their limits, {seconds:.0f} s", flush=True
+            )
+            for line in bad:
+                print(f"    {line}", flush=True)
+            failed += bool(bad)
+    print(f"verify: {len(names) - failed} of {len(names)} architectures as PyTorch has them")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
