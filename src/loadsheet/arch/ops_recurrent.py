@@ -13,6 +13,7 @@ PyTorch code that transformers falls back to leaves behind, a sequence-long stat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from loadsheet.arch.ops import Ops
@@ -76,7 +77,8 @@ def selective_scan(
             saved.append(tape.new(u.rows, width * states, "I·N", "fp32"))
         if u.dtype != "fp32":
             saved.append(tape.new(u.rows, width * states, "I·N", u.dtype))  # the states, cast to read them
-            saved.append(tape.new(u.rows, width, u.symbol, "fp32"))
+        wide = 1 if u.dtype == "fp32" else 2  # Δ in full, and a copy of u
+        saved += [tape.new(u.rows, width, u.symbol, "fp32") for _ in range(wide)]
         for _ in range(2):  # Δ before its softplus, silu(gate)
             saved.append(tape.new(u.rows, width, u.symbol, u.dtype))
     record = tape.add_record("scan", (u, dt, b, c, gate), out, saved)
@@ -193,7 +195,26 @@ def gated_norm(
         return tape.cast(tape.multiply(tape.cast(weighed, "fp32"), opened), gate.dtype)
     wide = tape.multiply(wide, opened)
     normed = tape.multiply(wide, tape.mean_square_root(wide, groups))
-    return tape.scale_by_weight(tape.cast(normed, gate.dtype), numel)
+    return tape.scale_by_weight(tape.cast(normed, x.dtype), numel)
+
+
+def written_out(
+    tape: Ops, chunk: int, rows_of: Mapping[tuple[str, int], float], *, states: int, dtype: str = "fp32"
+) -> tuple[Tensor, ...]:
+    """What PyTorch code by chunks keeps: for each (symbol, width) so many tensors, and `states` numbers per chunk.
+
+    The sequence is filled up to whole chunks. The counts in the layers are those that
+    `saved_tensors_hooks` finds in transformers 5.24.0.
+    """
+    work = tape.work
+    chunks = work.sequences * ceil_div(work.new, chunk)
+    made = []
+    for (symbol, width), count in rows_of.items():
+        tensor = tape.new(chunks * chunk, int(count * width), symbol, dtype)
+        tensor.storage.units = width
+        made.append(tensor)
+    state = tape.new(chunks, states, "S", dtype)
+    return (*made, state)
 
 
 def recomputed(tape: Ops, since: int, *made: Tensor) -> None:

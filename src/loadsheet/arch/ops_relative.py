@@ -10,14 +10,19 @@ from loadsheet.arch.work import DTYPE_BYTES
 def relative_bias(tape: Ops, x: Tensor, *, heads: int, width: int, extent: int, numel: int) -> Tensor:
     """A learned bias for each query, key and head: `width` numbers of a query times (width, extent), by distance.
 
-    The products of all distances are made first, then picked for each key: (B·T, h·S), which attention
-    adds to its scores and, where it runs in one kernel, keeps. FLOPs: 2·width·extent per query and head.
+    The products of all distances are made first, then picked for each key: (B·T, h·S). Kept are the
+    products, the picks and, where attention runs in one kernel, the bias itself. FLOPs: 2·width·extent
+    per query and head.
     """
     work = tape.work
     out = tape.new(work.tokens, heads * work.context, "h·S", x.dtype, x.grad or tape.full)
     out.storage.units = heads * work.context
-    indices = tape.new(work.new, work.context, "S", "int64", outside=True)
-    saved = (x, indices) if tape.execution.attention == "eager" else (x, indices, out)
+    products = tape.new(work.tokens, heads * extent, "h·E", x.dtype)
+    indices = tape.new(work.new, work.context, "S", "int64")  # which distance, and whether it counts
+    mask = tape.new(work.new, work.context, "S", "bool")
+    saved: tuple[Tensor, ...] = (x, products, indices, mask)
+    if tape.execution.attention != "eager":
+        saved = (*saved, out)
     record = tape.add_record("bias", (x,), out, saved)
     flops = 2 * work.tokens * heads * width * extent
     record.forward_flops = record.forward_flops_full = flops

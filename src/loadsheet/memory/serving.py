@@ -99,13 +99,14 @@ def cache_items(model: Model, work: Work, kv: str) -> Item | None:
     size = entry["bytes"]
     children = []
     for tensor, count in model.cache(work):
-        amount = tensor.elements * size * count
+        b = DTYPE_BYTES[tensor.dtype] if tensor.dtype else size
+        amount = tensor.elements * b * count
         children.append(
             Item(
                 tensor.name,
                 amount,
                 f"L·b·({tensor.expression})",
-                {"L": count, "b": size, **(tensor.operands or {})},
+                {"L": count, "b": b, **(tensor.operands or {})},
                 entry["source"],
             )
         )
@@ -120,7 +121,7 @@ def kv_bytes_per_token(model: Model, kv: str = "bf16") -> Any:
     Llama 2 70B: 2·80·8·128·2 = 327,680 bytes (arXiv 2307.09288).
     """
     size = pick("kv_formats", kv, "KV cache format")["bytes"]
-    return sum(t.elements * size * count for t, count in model.cache(Work(1, 1)))
+    return sum(t.elements * size * n for t, n in model.cache(Work(1, 1)) if t.role != "state")
 
 
 def forward_peak(model: Model, work: Work, logits_rows: Any) -> Any:

@@ -11,6 +11,7 @@ from loadsheet.arch.families.hybrid import layer_kinds
 from loadsheet.arch.families.parts import RMS, Sizes, assemble
 from loadsheet.arch.layers.base import Layer, Norm, Stem
 from loadsheet.arch.layers.inkling import (
+    CappedExperts,
     ConvolvedBlock,
     EarlierBlocks,
     Inkling2Attention,
@@ -163,6 +164,8 @@ def inkling2(c: Config) -> Model:
     first, last, passes, rank = looped_part(c, per_group)
 
     def states(i: int) -> int:
+        if s.num_layers > 1000 and i < s.num_layers:  # an average, so that there are few distinct blocks
+            i = s.num_layers // 2
         groups: int = -(-i // per_group)
         return groups + 1  # the groups that began before this layer, and its own state
 
@@ -175,7 +178,7 @@ def inkling2(c: Config) -> Model:
             d, *(sliding if windowed else full), window=window if windowed else None,
             relative_width=relative, extent=window if windowed else extent, kernel=kernel, full=not windowed,
         )  # fmt: skip
-        mlp = MoE(Router(d, experts), Experts(d, width, experts, k, s.activation))
+        mlp = MoE(Router(d, experts), CappedExperts(d, width, experts, k, s.activation))
         return Inkling2Block(
             d, mixer, mlp, kernel=kernel, full=not windowed, first=key[1], boundary=key[2], states=key[3],
             rank=rank if key[4] else 0, message_states=(last - first) // per_group if messages else 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -165,7 +166,8 @@ def assemble(
     """Build one block for each distinct key in `keys` (one key per layer) and put the model together."""
     distinct = list(dict.fromkeys(keys))
     blocks = [block_of(key) for key in distinct]
-    order = tuple(distinct.index(key) for key in keys) if len(distinct) > 1 else None
+    place, times = {key: i for i, key in enumerate(distinct)}, Counter(keys)
+    order = tuple(place[key] for key in keys) if len(distinct) > 1 else None
     width = embedding_width or s.hidden_size
     letters = {
         "V": s.vocab_size, "d": s.hidden_size, "L": s.num_layers, "h": s.heads, "h_kv": s.kv_heads,
@@ -180,7 +182,7 @@ def assemble(
         max_length=s.max_length,
         embedding=Embedding(embedding_rows or s.vocab_size, width),
         embedding_name=embedding_name,
-        runs=tuple((block, keys.count(key)) for block, key in zip(blocks, distinct, strict=True)),
+        runs=tuple((block, times[key]) for block, key in zip(blocks, distinct, strict=True)),
         final_norm=Norm(s.hidden_size, norm) if norm is not None else None,
         final_norm_name=final_norm_name,
         head=Linear(

@@ -55,9 +55,10 @@ def hybrids(
     """
     total = kinds.count(HYBRID)
     keys: list[int | None] = []  # None: Mamba; else which transformer this layer owns, -1 for none
+    number = 0
     for kind in kinds:
-        number = sum(k is not None for k in keys)
         keys.append(None if kind == MAMBA else number if number < blocks or not s.tied else -1)
+        number += kind == HYBRID
     d = s.hidden_size
 
     def block(owned: int | None) -> Block:

@@ -28,7 +28,7 @@ class CausalConvolution(Layer):
         """The last `kernel` inputs of every channel, however long the sequence."""
         operands = {"B": work.sequences, "C": self.width, "K": self.kernel}
         elements = work.sequences * self.width * self.kernel
-        return (CacheTensor("convolution state", elements, "state", "B·C·K", operands),)
+        return (CacheTensor("convolution state", elements, "state", "B·C·K", operands, "bf16"),)
 
 
 class ShortConvolution(Layer):

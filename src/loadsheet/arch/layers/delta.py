@@ -9,7 +9,7 @@ from loadsheet.arch.layers.base import Layer, Linear
 from loadsheet.arch.layers.conv import CausalConvolution
 from loadsheet.arch.layers.ssm import GatedRMSNorm
 from loadsheet.arch.ops import Ops
-from loadsheet.arch.ops_recurrent import CHUNK, decay_gate, kept, linear_attention
+from loadsheet.arch.ops_recurrent import CHUNK, decay_gate, kept, linear_attention, written_out
 from loadsheet.arch.tape import Tensor
 from loadsheet.arch.work import Work
 
@@ -123,16 +123,31 @@ class DeltaNet(Layer):
 
     def keeps(self, mixed: Tensor, beta: Tensor, decay: Tensor, tape: Ops) -> tuple[Tensor, ...]:
         """What the kernel keeps: normed q and k, v, β, the summed decay, a C×C matrix per chunk (two for Kimi)."""
+        if tape.execution.kernels == "eager":
+            return (beta, decay, *self.written_out(tape))
         normed = kept(tape, 2 * self.keys, "K", mixed.dtype, units=self.keys)
         matrices = 1 if self.decays == self.heads else 2
         inverse = kept(tape, matrices * self.heads * CHUNK, "h·C", mixed.dtype, units=self.heads * CHUNK)
         return (mixed, normed, beta, decay, inverse)
 
+    def written_out(self, tape: Ops) -> tuple[Tensor, ...]:
+        """What the PyTorch code keeps in fp32, q and k repeated to every head."""
+        numbers = {
+            ("h·C", self.heads * CHUNK): 5.0,
+            ("K", self.heads * self.key_dim): 12 if tape.compute_dtype == "fp32" else 8,
+            ("v", self.values): 3,
+            ("h", self.heads): 6,
+        }
+        return written_out(tape, CHUNK, numbers, states=self.key_dim * self.values)
+
     def cache(self, work: Work) -> tuple[CacheTensor, ...]:
         """The convolution's last inputs and one state of key_dim × value_dim per head, in fp32 in the kernels."""
         operands = {"B": work.sequences, "h": self.heads, "d_k": self.key_dim, "d_v": self.value_dim}
         elements = work.sequences * self.heads * self.key_dim * self.value_dim
-        return (*self.conv.cache(work), CacheTensor("state", elements, "state", "B·h·d_k·d_v", operands))
+        return (
+            *self.conv.cache(work),
+            CacheTensor("state", elements, "state", "B·h·d_k·d_v", operands, "fp32"),
+        )
 
 
 class ForgetGate(Layer):
@@ -211,6 +226,16 @@ class KimiDelta(DeltaNet):
         for gate in self.gates:
             z = gate.forward(z, tape)
         return mixed, z, self.b.forward(x, tape), self.forget.forward(x, tape)
+
+    def written_out(self, tape: Ops) -> tuple[Tensor, ...]:
+        """What the PyTorch code keeps in fp32: C·key_dim numbers per token thrice, and every step of an inverse."""
+        numbers = {
+            ("h·C·d", self.heads * CHUNK * self.key_dim): 3.0,
+            ("h·C²", self.heads * CHUNK * CHUNK): 1 / 3,
+            ("h·C", self.heads * CHUNK): 3,
+            ("K", self.keys): 14,
+        }
+        return written_out(tape, CHUNK, numbers, states=self.key_dim * self.values)
 
 
 class QueryGatedAttention(Attention):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from loadsheet.arch.layers.attention import AttentionCore, CacheTensor
@@ -39,8 +40,8 @@ class ResidualConvolution(Layer):
         return tape.cast(out, x.dtype)
 
     def cache(self, work: Work) -> tuple[CacheTensor, ...]:
-        """The last `kernel` inputs of every channel."""
-        return self.conv.cache(work)
+        """The last `kernel` inputs of every channel, in fp32."""
+        return tuple(replace(tensor, dtype="fp32") for tensor in self.conv.cache(work))
 
 
 class DynamicConvolution(Layer):
@@ -73,7 +74,7 @@ class DynamicConvolution(Layer):
         """The last `kernel` inputs of every channel."""
         operands = {"B": work.sequences, "C": self.width, "K": self.kernel}
         elements = work.sequences * self.width * self.kernel
-        return (CacheTensor("convolution state", elements, "state", "B·C·K", operands),)
+        return (CacheTensor("convolution state", elements, "state", "B·C·K", operands, "fp32"),)
 
 
 class InklingAttention(AttentionCore):
@@ -252,6 +253,27 @@ class SharedExperts(Layer):
         """(B·T, d) → (B·T, d)."""
         hidden = gated(tape.linear(x, self.gate), tape.linear(x, self.up), self.activation, tape)
         return tape.linear(hidden, self.down)
+
+
+class CappedExperts(Experts):
+    """Inkling 2's experts: down(cap(gate)·sigmoid(gate) ⊙ cap(up)) in fp32, cap a scaled tanh."""
+
+    def forward(self, x: Tensor, scores: Tensor, tape: Ops) -> Tensor:
+        """(B·T, d) → each token through its k experts → (B·T, d)."""
+        k, width = self.per_token, self.intermediate_size
+        packed = tape.linear(tape.route(x, scores, k), self.up, experts=self.experts)
+        packed.storage.units = k * self.up.out_features
+        gate, up = (tape.view(packed, width, "k·f_e") for _ in range(2))
+        if tape.execution.kernels == "fused":
+            hidden = gated(gate, up, "silu", tape, scale=k)
+        else:
+            gate, up = tape.cast(gate, "fp32"), tape.cast(up, "fp32")
+            capped = [tape.pointwise("scale", tape.pointwise("tanh", t)) for t in (gate, up)]
+            opened = tape.multiply(capped[0], tape.pointwise("sigmoid", gate))
+            hidden = tape.cast(tape.multiply(opened, capped[1]), x.dtype)
+        out = tape.linear(hidden, self.down, experts=self.experts)
+        out.storage.units = k * self.hidden_size
+        return tape.combine(out, scores, k)
 
 
 class InklingMoE(MoE):

@@ -120,14 +120,10 @@ class NGrams(Layer):
         """The convolution's last inputs, and the last tokens."""
         operands = {"B": work.sequences, "n·d": self.width, "K": self.reach}
         elements = work.sequences * self.width * self.reach
-        tokens = CacheTensor(
-            "last tokens",
-            work.sequences * self.context,
-            "state",
-            "B·t",
-            {"B": work.sequences, "t": self.context},
-        )
-        return (CacheTensor("convolution state", elements, "state", "B·n·d·K", operands), tokens)
+        last = {"B": work.sequences, "t": self.context}
+        count = work.sequences * self.context
+        tokens = CacheTensor("last tokens", count, "state", "B·t", last, "int64")
+        return (CacheTensor("convolution state", elements, "state", "B·n·d·K", operands, "bf16"), tokens)
 
 
 class QueryIndexer(Layer):

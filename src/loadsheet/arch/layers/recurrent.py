@@ -8,7 +8,7 @@ from loadsheet.arch.layers.conv import CausalConvolution
 from loadsheet.arch.layers.mlp import activate
 from loadsheet.arch.layers.ssm import HeadLinear
 from loadsheet.arch.ops import Ops
-from loadsheet.arch.ops_recurrent import kept, linear_attention, recurrence
+from loadsheet.arch.ops_recurrent import kept, linear_attention, recurrence, written_out
 from loadsheet.arch.tape import Tensor
 from loadsheet.arch.work import Work
 
@@ -51,11 +51,11 @@ class LightningAttention(Layer):
         packed = activate(self.qkv.forward(x, tape), self.activation, tape)  # (B·T, 3q)
         packed.storage.units = 3 * self.heads * self.head_dim
         keeps: tuple[Tensor, ...] = (packed,)
-        if tape.execution.kernels == "eager":  # the scores of each block, before and after their decay
-            scores = self.heads * self.block
-            both = (kept(tape, scores, "h·C", packed.dtype) for _ in range(2))
-            decayed = (kept(tape, self.heads * self.head_dim, "q", packed.dtype) for _ in range(2))
-            keeps = (*keeps, *both, *decayed)
+        if tape.execution.kernels == "eager":  # scores of each block after their decay, q, k, v by blocks
+            numbers = {("h·C", self.heads * self.block): 1.0, ("q", self.heads * self.head_dim): 4}
+            states = self.heads * self.head_dim**2
+            rest = written_out(tape, self.block, numbers, states=states, dtype=packed.dtype)
+            keeps = (*keeps, *rest)
         mixed = linear_attention(
             tape,
             (packed,),
@@ -73,7 +73,7 @@ class LightningAttention(Layer):
         """One state of head_dim × head_dim per head, however long the sequence."""
         operands = {"B": work.sequences, "h": self.heads, "d_h": self.head_dim}
         elements = work.sequences * self.heads * self.head_dim**2
-        return (CacheTensor("state", elements, "state", "B·h·d_h²", operands),)
+        return (CacheTensor("state", elements, "state", "B·h·d_h²", operands, "bf16"),)
 
 
 class RecurrentUnit(Layer):
@@ -97,8 +97,8 @@ class RecurrentUnit(Layer):
         fed = tape.multiply(x, opened)
         keeps = [fed, decay]
         if tape.execution.kernels == "eager":  # a, a², √(1 - a²) and a step's state in fp32
-            keeps += [kept(tape, x.width, "w", x.dtype) for _ in range(4)]
-            keeps += [kept(tape, x.width, "w", "fp32") for _ in range(2)]
+            keeps += [kept(tape, x.width, "w", x.dtype) for _ in range(4 + (x.dtype == "fp32"))]
+            keeps += [kept(tape, x.width, "w", "fp32") for _ in range(3)]
         else:  # one scan keeps a and its own output
             keeps += [kept(tape, x.width, "w", "fp32")]
         return recurrence(tape, (fed, decay), flops=4, keeps=tuple(keeps), numel=self.numel, dtype=x.dtype)
@@ -127,8 +127,8 @@ class GriffinMixer(Layer):
         operands = {"B": work.sequences, "w": self.width, "K": self.conv.kernel}
         before = work.sequences * self.width * (self.conv.kernel - 1)
         return (
-            CacheTensor("convolution state", before, "state", "B·w·(K - 1)", operands),
-            CacheTensor("state", work.sequences * self.width, "state", "B·w", operands),
+            CacheTensor("convolution state", before, "state", "B·w·(K - 1)", operands, "bf16"),
+            CacheTensor("state", work.sequences * self.width, "state", "B·w", operands, "fp32"),
         )
 
 
@@ -156,7 +156,7 @@ class TimeMix(Layer):
         r = tape.pointwise("sigmoid", r)
         keeps = [k, v]
         if tape.execution.kernels == "eager":  # a loop: exponentials, numerator, denominator of every step
-            keeps += [kept(tape, self.width, "a", "fp32") for _ in range(12)]
+            keeps = [v] + [kept(tape, self.width, "a", "fp32") for _ in range(12)]
         else:
             keeps += [kept(tape, self.width, "a", k.dtype)]
         mixed = recurrence(tape, (k, v), flops=10, keeps=tuple(keeps), numel=self.numel, dtype=k.dtype)
@@ -166,8 +166,10 @@ class TimeMix(Layer):
         """The last input of the mixer and of the MLP; numerator, denominator and exponent of each channel."""
         operands = {"B": work.sequences, "d": self.hidden_size, "a": self.width}
         return (
-            CacheTensor("last inputs", 2 * work.sequences * self.hidden_size, "state", "2·B·d", operands),
-            CacheTensor("state", 3 * work.sequences * self.width, "state", "3·B·a", operands),
+            CacheTensor(
+                "last inputs", 2 * work.sequences * self.hidden_size, "state", "2·B·d", operands, "bf16"
+            ),
+            CacheTensor("state", 3 * work.sequences * self.width, "state", "3·B·a", operands, "fp32"),
         )
 
 
@@ -253,7 +255,16 @@ class MatrixLSTM(Layer):
             q, k, v, o = (linear.forward(x, tape) for linear in self.projections)
         gates = tuple(tape.pointwise("tanh", gate.forward(x, tape)) for gate in self.gates)
         # the kernel keeps its inputs, its output, and two fp32 numbers per head and token
-        statistics = kept(tape, 2 * self.heads, "h", "fp32", units=self.heads)
+        extra: tuple[Tensor, ...] = (kept(tape, 2 * self.heads, "h", "fp32", units=self.heads),)
+        if tape.execution.kernels == "eager":
+            numbers = {
+                ("h·C", self.heads * self.chunk): 3.0,
+                ("K", self.keys): 6,
+                ("v", self.values): 3,
+                ("h", self.heads): 8,
+            }
+            states = 2 * self.keys * self.values // self.heads
+            extra = written_out(tape, self.chunk, numbers, states=states, dtype=q.dtype)
         mixed = linear_attention(
             tape,
             (q, k, v, *gates),
@@ -262,14 +273,23 @@ class MatrixLSTM(Layer):
             value_dim=self.values // self.heads,
             chunk=self.chunk,
             symbol="v",
-            keeps=(q, k, v, *gates, statistics),
+            keeps=(q, k, v, *gates, *extra),
         )
-        normed = self.norm.forward(mixed, tape)
+        normed = self._normed(mixed, tape)
         return self.out.forward(tape.multiply(tape.pointwise("sigmoid", o), normed), tape)
+
+    def _normed(self, x: Tensor, tape: Ops) -> Tensor:
+        """LayerNorm of each head, which PyTorch code writes out in fp32."""
+        if tape.execution.kernels == "fused":
+            return self.norm.forward(x, tape)
+        wide = tape.cast(x, "fp32")
+        centred = tape.add(wide, wide)  # less its mean
+        normed = tape.multiply(centred, tape.mean_square_root(centred, self.heads))
+        return tape.scale_by_weight(tape.cast(normed, x.dtype), self.norm.numel)
 
     def cache(self, work: Work) -> tuple[CacheTensor, ...]:
         """Matrix, normaliser and exponent of each head, however long the sequence."""
         h, d_k, d_v = self.heads, self.keys // self.heads, self.values // self.heads
         operands = {"B": work.sequences, "h": h, "d_k": d_k, "d_v": d_v}
         elements = work.sequences * h * (d_k * d_v + d_k + 1)
-        return (CacheTensor("state", elements, "state", "B·h·(d_k·d_v + d_k + 1)", operands),)
+        return (CacheTensor("state", elements, "state", "B·h·(d_k·d_v + d_k + 1)", operands, "fp32"),)

@@ -8,7 +8,7 @@ from loadsheet.arch.layers.attention import CacheTensor
 from loadsheet.arch.layers.base import Layer, Linear, Norm, NormStyle
 from loadsheet.arch.layers.conv import CausalConvolution
 from loadsheet.arch.ops import Ops
-from loadsheet.arch.ops_recurrent import gated_norm, linear_attention, recomputed, selective_scan
+from loadsheet.arch.ops_recurrent import gated_norm, linear_attention, recomputed, selective_scan, written_out
 from loadsheet.arch.tape import Tensor
 from loadsheet.arch.work import Work
 
@@ -127,7 +127,7 @@ class Mamba(Layer):
         """The convolution's last inputs and one state of N numbers per channel, however long the sequence."""
         operands = {"B": work.sequences, "I": self.width, "N": self.states}
         elements = work.sequences * self.width * self.states
-        return (*self.conv.cache(work), CacheTensor("state", elements, "state", "B·I·N", operands))
+        return (*self.conv.cache(work), CacheTensor("state", elements, "state", "B·I·N", operands, "fp32"))
 
 
 class GatedRMSNorm(Layer):
@@ -243,8 +243,16 @@ class Mamba2(Layer):
     def _duality(self, mixed: Tensor, dt: Tensor, tape: Ops) -> Tensor:
         eager = tape.execution.kernels == "eager"
         keeps: tuple[Tensor, ...] = (mixed, dt)
-        if eager:
-            keeps = (*keeps, *self._written_out(tape))
+        if eager:  # in fp32: x, B and C of every head, scores, decays and both multiplied; states of chunks
+            numbers = {
+                ("I", self.width): 5 - (mixed.dtype == "fp32"),
+                ("h·N", self.heads * self.states): 5,
+                ("h·C", self.heads * self.chunk): 3,
+                ("h", self.heads): 5,
+            }
+            states = 2 * self.width * self.states
+            rest = written_out(tape, self.chunk, numbers, states=states)
+            keeps = (*((mixed,) if mixed.dtype == "fp32" else ()), dt, *rest)
         return linear_attention(
             tape,
             (mixed, dt),
@@ -259,13 +267,8 @@ class Mamba2(Layer):
             dtype="fp32" if eager else None,
         )
 
-    def _written_out(self, tape: Ops) -> tuple[Tensor, ...]:
-        """What the PyTorch code keeps in fp32, chunks filled up with zeros."""
-        del tape
-        return ()
-
     def cache(self, work: Work) -> tuple[CacheTensor, ...]:
         """The convolution's last inputs and one state of P·N numbers per head, however long the sequence."""
         operands = {"B": work.sequences, "h": self.heads, "P": self.head_dim, "N": self.states}
         elements = work.sequences * self.width * self.states
-        return (*self.conv.cache(work), CacheTensor("state", elements, "state", "B·h·P·N", operands))
+        return (*self.conv.cache(work), CacheTensor("state", elements, "state", "B·h·P·N", operands, "fp32"))
