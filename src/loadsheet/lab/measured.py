@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from loadsheet.lab.models import loss_of
+from loadsheet.measure.kept import KeptTensors
 
 
 @contextmanager
@@ -37,33 +38,12 @@ def token_ids(batch: int, seq: int, vocab: int) -> Tensor:
     return torch.randint(vocab, (batch, seq))
 
 
-def saved_bytes(forward: Callable[[], Tensor], parameters: Iterable[Tensor]) -> int:
-    """Bytes that autograd keeps for backward while `forward` runs, each storage once, without parameters.
-
-    The pack hook hands back `t.detach()`: the same memory without its history. To hand back `t` would
-    make a cycle through the graph, and nothing would ever be freed. The tensors stay alive until the
-    count is done, so no address is used twice.
-    """
-    skipped = {p.untyped_storage().data_ptr() for p in parameters}
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in skipped:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor.detach()
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        end = forward()
-    total = sum(kept.values())
-    del end
-    return total
-
-
 def activation_bytes(model: nn.Module, batch: int, seq: int, vocab: int) -> int:
     """Bytes kept by one forward with its loss."""
     ids = token_ids(batch, seq, vocab)
-    return saved_bytes(lambda: loss_of(model, ids), model.parameters())
+    with KeptTensors(model) as kept:
+        loss_of(model, ids)
+    return kept.total
 
 
 def counted_flops(model: nn.Module, batch: int, seq: int, vocab: int) -> tuple[int, int, int]:
