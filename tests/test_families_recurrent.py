@@ -128,6 +128,21 @@ def test_states_do_not_grow(kind: str) -> None:
             },
             169_342_464,
         ),
+        (  # mistralai/Mamba-Codestral-7B-v0.1: its card gives 7,285,403,648 parameters
+            {
+                "model_type": "mamba2", "hidden_size": 4096, "num_hidden_layers": 64, "vocab_size": 32768, "expand": 2,
+                "num_heads": 128, "head_dim": 64, "n_groups": 8, "state_size": 128, "conv_kernel": 4,
+            },
+            7_285_403_648,
+        ),
+        (  # tiiuae/falcon-mamba-7b: an `expand` that its own `intermediate_size` overrules
+            {
+                "model_type": "falcon_mamba", "hidden_size": 4096, "intermediate_size": 8192, "expand": 16,
+                "num_hidden_layers": 64, "vocab_size": 65024, "state_size": 16, "conv_kernel": 4,
+                "tie_word_embeddings": False,
+            },
+            7_272_665_088,
+        ),
     ],
 )  # fmt: skip
 def test_older_files(config: dict[str, Any], total: int) -> None:

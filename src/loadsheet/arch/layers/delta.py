@@ -122,13 +122,20 @@ class DeltaNet(Layer):
         return self.out.forward(self.norm.forward(y, z, tape), tape)
 
     def keeps(self, mixed: Tensor, beta: Tensor, decay: Tensor, tape: Ops) -> tuple[Tensor, ...]:
-        """What the kernel keeps: normed q and k, v, β, the summed decay, a C×C matrix per chunk (two for Kimi)."""
+        """What flash-linear-attention's kernel keeps: normed q and k, v, β, the decay, one C×C matrix per chunk.
+
+        Kimi's keeps two such matrices, and the decay before and after its sum along the chunk.
+        """
         if tape.execution.kernels == "eager":
             return (beta, decay, *self.written_out(tape))
         normed = kept(tape, 2 * self.keys, "K", mixed.dtype, units=self.keys)
-        matrices = 1 if self.decays == self.heads else 2
-        inverse = kept(tape, matrices * self.heads * CHUNK, "h·C", mixed.dtype, units=self.heads * CHUNK)
-        return (mixed, normed, beta, decay, inverse)
+        square = self.heads * CHUNK
+        if self.decays == self.heads:
+            return (mixed, normed, beta, decay, kept(tape, square, "h·C", mixed.dtype))
+        summed = kept(tape, self.decays, "K", "fp32")
+        return (
+            mixed, normed, beta, decay, summed, kept(tape, 2 * square, "h·C", mixed.dtype, units=square),
+        )  # fmt: skip
 
     def written_out(self, tape: Ops) -> tuple[Tensor, ...]:
         """What the PyTorch code keeps in fp32, q and k repeated to every head."""

@@ -26,7 +26,9 @@ class GatedStreams(Layer):
         width = self.width
 
         def linear(name: str, n_in: int, n_out: int, symbol: str) -> Linear:
-            made = Linear(n_in, n_out, role="other", symbol=symbol, tag=name, tp="replicated")
+            # one number per stream is narrower than any adapter: no target of LoRA
+            tag = "" if symbol == "n" else name
+            made = Linear(n_in, n_out, role="other", symbol=symbol, tag=tag, tp="replicated")
             self.add(name, made)
             return made
 

@@ -16,13 +16,14 @@ from loadsheet.arch.work import Work
 def _linear(
     owner: Layer, name: str, n_in: int, n_out: int, symbol: str, *, bias: bool = False, row: bool = False
 ) -> Linear:
+    # one number per head is narrower than any adapter: no target of LoRA
     made = Linear(
         n_in,
         n_out,
         bias=bias,
         role="attention",
         symbol=symbol,
-        tag=name,
+        tag="" if symbol == "h" else name,
         tp="row" if row else "column",
     )
     owner.add(name, made)
