@@ -42,32 +42,16 @@ def expecting(cases: dict[str, str]) -> Any:
 
 #: cases of `step_peaks.json` that the account misses by more than 0.1 %, and why
 OPEN = expecting({
-    "loss, autocast and recompute": "the head's 16-bit copy is still held when the loss is differentiated",
-    "loss, written-out attention": "the causal mask is gone once forward has returned",
-    "loss, Gemma 3 with windows": "a windowed layer's mask is made 16-bit, and kept, in every layer",
-    "final norm": "the square's derivative has three temporaries as large as its input",
-    "block, recompute, written-out attention": "a softmax in fp32 casts its input first",
-    "block, recompute, GPT-2": "gelu_new's cube has temporaries of its own in backward",
-    "block, recompute, gradients kept": "a sum hands one gradient to both its terms: none is copied",
-    "embedding": "all gradients, the embedding's with them, while the logits are still held",
-    "embedding, tied": "the head's gradient waits for the embedding's dense one: 3·V·d until they are added",
-    "step, one by one": "root, quotient and the denominator before: three times the largest tensor",
-    "step, momentum at once": "momentum is updated in place: no temporary",
-    "LoRA, autocast": "the 16-bit copies of the adapters",
-    "LoRA, fp32 base under autocast": "the 16-bit copies of the adapters",
-    "LoRA, fp32 base, recompute": "the head's 16-bit copy, as without adapters",
-    "LoRA, no autocast": "PEFT's fp32 adapters multiply in fp32 and keep their inputs in fp32",
-    "LoRA, block, recompute": "an adapter's fp32 input lives through its forward",
-    "QLoRA": "a 4-bit layer hands back its input's dtype: fp32 after prepare_model_for_kbit_training",
-    "QLoRA, not upcast": "the 16-bit copies of the adapters",
-    "QLoRA, block, recompute": "fp32 gate, up and their product, as in `QLoRA`",
+    "block, recompute, gradients kept": "0.3 % too high",
+    "LoRA, block, recompute": "0.2 % too low",
 })  # fmt: skip
 
 
 @pytest.mark.parametrize("case", [OPEN(case["name"], case) for case in MEASURED])
 def test_peak_of_a_measured_step(case: dict[str, Any]) -> None:
     """The allocator's own peak of a step of transformers' module, to 0.1 % (tools/measure_peaks.py)."""
-    options = {"task": "train", "precision": "pure-bf16", "repeat_kv": False, **case["options"]}
+    windows = "windows" in case["name"]  # under a mask transformers repeats keys and values
+    options = {"task": "train", "precision": "pure-bf16", "repeat_kv": windows, **case["options"]}
     account = train(case["config"], stack="hf", batch=case["batch"], seq=case["seq"], **options)
     assert pytest.approx(case["peak_bytes"], rel=1e-3) == allocated(account)
 
@@ -77,12 +61,6 @@ def test_peak_of_a_measured_step(case: dict[str, Any]) -> None:
 ATTENTION = frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
 PURE, AMP = {"precision": "pure-bf16"}, {"precision": "amp"}
 LORA, FULL = {"task": "lora", "rank": 16, "targets": ATTENTION}, {"recompute": "full"}
-#: rows that are further off than 2 %, and why
-IN_FP32 = "fp32 adapters without autocast multiply in fp32 and keep their inputs in fp32"
-FAR = expecting({
-    "Llama 3.2 1B, LoRA": IN_FP32, "Llama 3.2 3B, LoRA": IN_FP32, "Qwen2.5 1.5B, LoRA": IN_FP32,
-    "Llama 3.2 1B, LoRA, autocast, recompute": "the head's 16-bit copy at the loss",
-})  # fmt: skip
 A6000 = [
     ("Llama 3.2 1B", "llama-3.2-1b", PURE, 17.51),
     ("Llama 3.2 1B, recompute", "llama-3.2-1b", PURE | FULL, 13.76),
@@ -100,18 +78,19 @@ A6000 = [
 ]
 
 
-@pytest.mark.parametrize(("model", "options", "gigabytes"), [FAR(*row[:1], *row[1:]) for row in A6000])
+@pytest.mark.parametrize(
+    ("model", "options", "gigabytes"), [pytest.param(*row[1:], id=row[0]) for row in A6000]
+)
 def test_published_peaks_on_an_a6000(model: str, options: dict[str, Any], gigabytes: float) -> None:
-    """One sequence of 2,048 tokens, AdamW (foreach), gradients kept between steps: within 2 % of 10⁹ bytes.
+    """One sequence of 2,048 tokens, AdamW (foreach), gradients kept between steps: within 1 % of 10⁹ bytes.
 
     max_memory_allocated on an RTX A6000 with torch 2.14 and transformers 4.57.6, from the README of
     vramcalc 0.1.2 (PyPI). That transformers makes a causal mask whenever it is given neither mask nor
-    cache, so its keys and values are repeated. Not counted here: its 16-bit mask of 2·T² bytes in every
-    layer and 8 MiB of cuBLAS workspace, which explain what is left of the first rows to 0.1 %.
+    cache, so its keys and values are repeated and every layer keeps a 16-bit mask of 2·T² bytes.
     """
-    settings = {"keep_gradients": True, "optimizer_form": "foreach", "repeat_kv": True, **options}
+    settings = {"keep_gradients": True, "optimizer_form": "foreach", "masked": True, **options}
     account = train(model, stack="hf", seq=2048, **settings)
-    assert pytest.approx(gigabytes, rel=0.02) == allocated(account) / 1e9
+    assert pytest.approx(gigabytes, rel=0.01) == allocated(account) / 1e9
 
 
 @pytest.mark.parametrize(

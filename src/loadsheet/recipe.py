@@ -94,6 +94,7 @@ class Training:
     rank: int = 16
     targets: frozenset[str] | None = None
     lora_dropout: float = 0.0
+    adapters: str = "fp32"
     double_quant: bool = True
     upcast: bool = True
     tokens: int | None = None
@@ -195,13 +196,13 @@ _MIN_MFU = 1e-4  # less than one part in ten thousand of the peak is a typing er
 
 #: options that belong to one kind of task only
 ONLY_SERVE = frozenset({"weights", "kv", "group", "prefill_chunk"})
-ONLY_ADAPT = frozenset({"rank", "targets", "lora_dropout"})
+ONLY_ADAPT = frozenset({"rank", "targets", "lora_dropout", "adapters"})
 ONLY_QLORA = frozenset({"double_quant", "upcast"})
 EXECUTION = {"attention": ("eager", "sdpa", "flash"), "kernels": ("eager", "fused"),
              "loss": ("eager", "chunked", "fused"), "recompute": ("none", "selective", "full")}  # fmt: skip
 TRAINING = frozenset(EXECUTION) | {
-    "accumulation", "precision", "optimizer", "optimizer_form", "stack", "repeat_kv", "keep_gradients", "dropout",
-    "mfu",
+    "accumulation", "precision", "optimizer", "optimizer_form", "stack", "repeat_kv", "masked", "keep_gradients",
+    "dropout", "mfu",
 }  # fmt: skip
 #: options of every task
 COMMON = frozenset({"batch", "seq", "tokens"})
@@ -219,10 +220,11 @@ def recipe(*, task: str | None = None, max_length: int | None = None, **options:
     task = _named(defaults["task"] if task is None else task, TASKS, "task")
     _check_belongs(task, given)
 
-    def take(name: str, default: Any) -> Any:
+    def take(name: str, default: Any, *, shown: bool = True) -> Any:
         if name in given:
             return given.pop(name)
-        defaulted.add(name)
+        if shown:
+            defaulted.add(name)
         return default
 
     batch = whole("batch", take("batch", defaults["batch"]))
@@ -300,6 +302,8 @@ def _training(task: str, common: dict[str, Any], take: Any, defaults: dict[str, 
     form = take("optimizer_form", entry["form"])
     pick("optimizer_forms", form, "optimizer form")
     targets = take("targets", None)
+    adapters = take("adapters", entry.get("adapters", "fp32"), shown=False)
+    more = {**entry.get("execution", {}), **entry.get("execution_by_task", {}).get(task, {})}
     return Training(
         task=task,
         **common,
@@ -313,14 +317,17 @@ def _training(task: str, common: dict[str, Any], take: Any, defaults: dict[str, 
             repeat_kv=flag("repeat_kv", take("repeat_kv", entry["repeat_kv"])),
             autocast=chosen.autocast,
             upcast_logits=entry["upcast_logits"],
+            masked=flag("masked", take("masked", False, shown=False)),
+            **more,
         ),
         keep_gradients=flag("keep_gradients", take("keep_gradients", False)),
         dropout=flag("dropout", take("dropout", True)),
         rank=whole("rank", take("rank", defaults["rank"]), maximum=1 << 20),
         targets=module_names(targets) if targets is not None else None,
         lora_dropout=share("lora_dropout", take("lora_dropout", defaults["lora_dropout"]), below=1),
+        adapters=_named(adapters, ("fp32", "bf16"), "adapter dtype"),
         double_quant=flag("double_quant", take("double_quant", True)),
-        upcast=flag("upcast", take("upcast", True)),
+        upcast=flag("upcast", take("upcast", entry.get("upcast", True))),
     )
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from loadsheet.arch import ops_loss
 from loadsheet.arch.layers.attention import CacheTensor
 from loadsheet.arch.layers.base import Embedding, Layer, Linear, Norm, Parameter, Stem
 from loadsheet.arch.layers.tower import Tower
-from loadsheet.arch import ops_loss
 from loadsheet.arch.ops import Ops
 from loadsheet.arch.stored import StoredWeights
 from loadsheet.arch.tape import Storage, Summary, Tensor

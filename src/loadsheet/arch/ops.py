@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from loadsheet.arch.tape import Storage, Tape, Tensor
 from loadsheet.arch.work import DTYPE_BYTES
+from loadsheet.units import where
 
 #: elementwise functions by what their derivative needs
 KEEPS_INPUT = frozenset({"silu", "gelu", "gelu_tanh", "quick_gelu", "relu2", "softplus", "swiglu_clamped"})
@@ -34,6 +35,7 @@ class Ops(Tape):
     # -- matrix products -----------------------------------------------------------------------
     def linear(self, x: Tensor, weight: Weight, *, experts: int = 1) -> Tensor:
         """y = x·Wᵀ + b: keeps x only if W trains; a frozen W has no weight gradient."""
+        given, packed = x.dtype, self.packs(weight)
         x = self.cast(x, self.compute_dtype)
         rows, trains = x.rows, self.full
         out = self.new(rows, weight.out_features, weight.out_symbol, x.dtype, x.grad or trains)
@@ -42,7 +44,6 @@ class Ops(Tape):
         record.forward_flops = record.forward_flops_full = 2 * macs
         record.touched = weight.numel * experts
         size = weight.in_features * weight.out_features
-        packed = self.packs(weight)
         if self.dtype != self.compute_dtype and not packed:
             copy = Storage(size * experts * DTYPE_BYTES[self.compute_dtype], "copy", 1, outside=False)
             if out.grad:
@@ -56,7 +57,8 @@ class Ops(Tape):
         if trains:
             record.weight_grad_flops = 2 * macs
             record.weight_grad_bytes = weight.numel * experts * self.grad_bytes
-        return out
+        # bitsandbytes' 4-bit layers hand back the dtype that they were given
+        return self.cast(out, given) if packed else out
 
     def packs(self, weight: Weight) -> bool:
         """Whether weight-only quantisation packs this matrix; the head (as wide as V) only if asked for."""
@@ -94,6 +96,24 @@ class Ops(Tape):
             record.input_grad_flops = 2 * record.forward_flops
             record.backward_temporary = 4 * rows * heads * key_dim + 4 * rows * heads  # fp32 dq, row sums
         return out
+
+    def keep_mask(self, reach: int | None) -> None:
+        """The bias that SDPA keeps of a mask: it makes a boolean one numbers, B·T·S of them, in every layer.
+
+        There is a mask under padding, and where sequences are longer than the layer's `reach`: SDPA by
+        itself knows the causal mask only.
+        """
+        record, work, execution = self.records[-1], self.work, self.execution
+        if (
+            execution.attention != "sdpa"
+            or not record.output.grad
+            or (reach is None and not execution.masked)
+        ):
+            return
+        size = work.sequences * work.new * work.context * DTYPE_BYTES[self.compute_dtype]
+        if not execution.masked:
+            size = where(work.context > reach, size, 0)
+        record.saved += (Storage(size, "mask", 1),)
 
     def scores(
         self, q: Tensor, k: Tensor, *, heads: int, key_dim: int, window: int | None, chunk: int | None
@@ -171,7 +191,9 @@ class Ops(Tape):
             saved = (x, self._like(x), self._like(x), self._like(x))
         elif kind == "square":
             saved = (x,)
-        self.add_record(kind, (x,), out, saved)
+        record = self.add_record(kind, (x,), out, saved)
+        if kind == "gelu_new":
+            record.backward_temporary = x.bytes  # 3·x² beside the gradients of both factors
         return out
 
     def multiply(self, a: Tensor, b: Tensor) -> Tensor:
@@ -217,8 +239,9 @@ class Ops(Tape):
         return out
 
     def softmax(self, x: Tensor, dtype: str | None = None) -> Tensor:
-        """Keeps its output."""
-        out = self._like(x, dtype)
+        """Keeps its output; in another dtype, of a copy of its input."""
+        x = self.cast(x, dtype or x.dtype)
+        out = self._like(x)
         self.add_record("softmax", (x,), out, (out,))
         return out
 
@@ -235,7 +258,9 @@ class Ops(Tape):
         On the CPU the statistics have the input's dtype.
         """
         out = self.new(x.rows, x.width, x.symbol, x.dtype, x.grad or (self.full and numel > 0))
-        stats = self.new(x.rows, statistics * groups, "n", x.dtype if self.execution.device == "cpu" else "fp32")
+        stats = self.new(
+            x.rows, statistics * groups, "n", x.dtype if self.execution.device == "cpu" else "fp32"
+        )
         stats.storage.units = statistics * groups
         record = self.add_record("norm", (x,), out, (x, stats))
         record.touched = numel
@@ -260,7 +285,7 @@ class Ops(Tape):
         square = x.bytes  # x² lives until it is averaged
         record = self.add_record("rsqrt", (x,), out, (x, out))
         record.forward_temporary = square
-        record.backward_temporary = 2 * square  # 2·x·g and the expanded gradient of the mean
+        record.backward_temporary = 3 * square  # the mean's gradient in full, 2·x, and their product
         return out
 
     # -- beginning and end ---------------------------------------------------------------------

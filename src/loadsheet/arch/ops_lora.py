@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from loadsheet.arch.ops import Ops, Weight
-from loadsheet.arch.tape import Tensor
+from loadsheet.arch.tape import Storage, Tensor
+from loadsheet.arch.work import DTYPE_BYTES
 
 
 def adapt(tape: Ops, y: Tensor, x: Tensor, weight: Weight) -> Tensor:
@@ -13,9 +14,12 @@ def adapt(tape: Ops, y: Tensor, x: Tensor, weight: Weight) -> Tensor:
     adapter = tape.adapter
     if adapter is None:
         return y
-    low = adapter_product(tape, _input(tape, x), weight.in_features, adapter.rank, "r")
+    wide = tape.cast(x, adapter.dtype)
+    low = adapter_product(tape, _input(tape, wide), weight.in_features, adapter.rank, "r")
     high = adapter_product(tape, low, adapter.rank, weight.out_features, weight.out_symbol)
-    return tape.cast(tape.add(y, tape.pointwise("scale", high)), y.dtype)
+    out = tape.cast(tape.add(y, tape.pointwise("scale", high)), y.dtype)
+    tape.records[-1].alive = (x.storage, wide.storage)  # what PEFT's forward has names for until it returns
+    return out
 
 
 def adapt_parts(
@@ -42,8 +46,12 @@ def adapt_parts(
 
 def adapter_product(tape: Ops, x: Tensor, width_in: int, width_out: Any, symbol: str) -> Tensor:
     """A product with one of the adapter's matrices: both train, so its input is kept."""
+    adapter = tape.adapter
+    assert adapter is not None
     out = tape.new(x.rows, width_out, symbol, x.dtype, True)
     record = tape.add_record("adapter", (x,), out, (x,))
+    if adapter.dtype != adapter.compute:  # autocast makes a copy and keeps it
+        record.saved += (Storage(width_in * width_out * DTYPE_BYTES[adapter.compute], "copy", 1),)
     macs = x.rows * width_in * width_out
     record.forward_flops = record.forward_flops_full = record.weight_grad_flops = 2 * macs
     if x.grad:

@@ -54,6 +54,7 @@ class Record:
     """One primitive operation as it was carried out."""
 
     __slots__ = (
+        "alive",
         "backward_temporary",
         "forward_flops",
         "forward_flops_full",
@@ -79,6 +80,7 @@ class Record:
         self.held: tuple[
             Storage, ...
         ] = ()  # kept by the program, not by autograd (a model's returned logits)
+        self.alive: tuple[Storage, ...] = ()  # what a name still holds at this point of forward
         self.forward_flops: Any = 0  # model FLOPs, causal attention counted as needed
         self.forward_flops_full: Any = 0  # the same with full attention
         self.input_grad_flops: Any = 0
@@ -87,6 +89,26 @@ class Record:
         self.backward_temporary: Any = 0
         self.weight_grad_bytes: Any = 0
         self.touched: Any = 0  # bytes of parameters read
+
+
+class _Gradient:
+    """The gradient of one storage, or of several that share it."""
+
+    __slots__ = ("bytes", "readers")
+
+    def __init__(self, size: Any) -> None:
+        self.bytes = size
+        self.readers = 1
+
+
+def _passes(record: Record, tensor: Tensor) -> bool:
+    """Whether an input's gradient is the output's own: a term of a sum of the same dtype, whole storages."""
+    return (
+        record.op == "add"
+        and tensor.dtype == record.output.dtype
+        and tensor.symbol == tensor.storage.symbol
+        and record.output.symbol == record.output.storage.symbol
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +140,7 @@ class Summary:
     input_bytes: Any
     input_kept: Any  # its input's bytes, if backward needs the input itself (part of `saved`)
     copies: Any  # 16-bit copies of fp32 weights among `saved` (autocast)
+    masks: Any  # 16-bit attention masks among `saved`
     touched: Any
 
 
@@ -166,7 +189,7 @@ class Tape:
             if kind == "rotary":
                 made = self.new(self.work.new, 2 * width, "d_h", self.dtype, outside=True)
             else:
-                made = self.new(self.work.new, self.work.context, "S", self.compute_dtype, outside=True)
+                made = self.new(self.work.tokens, self.work.context, "S", self.compute_dtype, outside=True)
             self.tables[key] = made
         return self.tables[key]
 
@@ -196,6 +219,8 @@ class Tape:
         for index, record in enumerate(self.records):
             for tensor in record.inputs:
                 last_use[tensor.storage] = index
+            for storage in record.alive:
+                last_use[storage] = index
             for storage in record.saved:
                 if storage.outside:
                     shared[storage] = None
@@ -239,6 +264,7 @@ class Tape:
             input_bytes=source.bytes if source is not None else 0,
             input_kept=source.bytes if source is not None and source.storage in order else 0,
             copies=groups["copy"][1] if "copy" in groups else 0,
+            masks=groups["mask"][1] if "mask" in groups else 0,
             touched=touched,
         )
 
@@ -258,8 +284,7 @@ class Tape:
                     seen.add(storage)
                     live = live + storage.bytes
             peak = largest(peak, live + record.forward_temporary)
-            for tensor in record.inputs:
-                storage = tensor.storage
+            for storage in (*(t.storage for t in record.inputs), *record.alive):
                 gone = last_use[storage] == index and storage in seen
                 if gone and storage not in saved and storage is not end and storage is not source:
                     live = live - storage.bytes
@@ -271,9 +296,9 @@ class Tape:
         self, first_saver: dict[Storage, int], saved: Any, end: Tensor, grads_alive: bool
     ) -> Any:
         live = saved
-        grads: dict[Storage, Any] = {}
+        grads: dict[Storage, _Gradient] = {}
         if end.grad:
-            grads[end.storage] = end.bytes
+            grads[end.storage] = _Gradient(end.bytes)
             live = live + end.bytes
         peak: Any = live
         release: dict[int, list[Storage]] = {}
@@ -291,17 +316,30 @@ class Tape:
                     if storage is out:
                         continue  # a view: its gradient is a view too
                     if storage in grads:
-                        accumulated = accumulated + tensor.bytes  # computed, then added to the first
+                        # computed, then added to the first: into it, or anew if others read that one
+                        shared = grads[storage].readers > 1
+                        if record.op != "add" or shared:
+                            accumulated = accumulated + tensor.bytes
+                        if shared:
+                            grads[storage].readers -= 1
+                            grads[storage] = _Gradient(storage.bytes)
+                            live = live + storage.bytes
+                    elif _passes(record, tensor):
+                        grads[storage] = grads[out]  # a sum hands one and the same gradient to its terms
+                        grads[out].readers += 1
                     else:
                         # a part of a larger storage (fused q, k, v) has its gradient there
-                        grads[storage] = storage.bytes
+                        grads[storage] = _Gradient(storage.bytes)
                         live = live + storage.bytes
                 now = live + accumulated + record.backward_temporary + record.weight_grad_bytes
                 peak = largest(peak, now)
                 if not grads_alive:
                     live = live + record.weight_grad_bytes
                 if not any(t.storage is out for t in record.inputs):
-                    live = live - grads.pop(out)
+                    gone = grads.pop(out)
+                    gone.readers -= 1
+                    if not gone.readers:
+                        live = live - gone.bytes
             for storage in release.get(index, ()):
                 live = live - storage.bytes
         return peak

@@ -72,6 +72,7 @@ class Execution:
     kernels     eager spells norms out in elementwise steps; fused takes each as one kernel
     loss        eager: logits, fp32 copy, log-softmax; chunked: the same by pieces; fused: never whole
     repeat_kv   keys and values are copied to every query head before attention
+    masked      the attention kernel is given a mask (padding): a 16-bit T×T bias is kept in every layer
     recompute   none; selective (the attention core again in backward); full (each block again)
     autocast    fp32 parameters whose 16-bit copies are made when used
     holds_logits  the program keeps the returned logits until the step ends (`out = model(...)`)
@@ -91,6 +92,7 @@ class Execution:
     kernels: Literal["eager", "fused"] = "fused"
     loss: Literal["eager", "chunked", "fused"] = "eager"
     repeat_kv: bool = False
+    masked: bool = False
     recompute: Literal["none", "selective", "full"] = "none"
     autocast: bool = False
     loss_chunks: int = 8

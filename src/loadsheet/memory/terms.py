@@ -81,8 +81,11 @@ def overhead(name: str) -> Estimate:
     return Estimate(entry["low"] * scale, entry["mid"] * scale, entry["high"] * scale, entry["source"])
 
 
-def around(dynamic: Any, gpus: int) -> Ledger:
-    """The CUDA context, the allocator's own (fixed, and a share of what comes and goes), NCCL's buffers."""
+def around(dynamic: Any, gpus: int, paged: Any = 0) -> Ledger:
+    """The CUDA context, the allocator's own (fixed, and a share of what comes and goes), NCCL's buffers.
+
+    `paged` bytes are in managed memory: on the GPU as long as there is room, in the host's otherwise.
+    """
     context, fixed, part = overhead("context"), overhead("allocator_fixed"), overhead("allocator_share")
     share = Estimate(part.low * dynamic, part.mid * dynamic, part.high * dynamic, "fragmentation")
     items = [
@@ -99,13 +102,16 @@ def around(dynamic: Any, gpus: int) -> Ledger:
     if gpus > 1:
         nccl = overhead("nccl")
         items.append(Item("NCCL buffers", nccl, "stated range", source=nccl.reason, basis="assumed"))
+    if hasattr(paged, "shape") or paged:
+        room = Estimate(0, paged, paged, "paged: on the GPU as long as there is room")
+        items.append(Item("paged optimizer states", room, "b·N", basis="modelled"))
     return Ledger("around", tuple(items))
 
 
-def instant(name: str, items: Iterable[Item | None], resident: Any, gpus: int) -> Instant:
+def instant(name: str, items: Iterable[Item | None], resident: Any, gpus: int, paged: Any = 0) -> Instant:
     """An instant from its tensors; `resident` bytes stay put and so do not fragment."""
     tensors = Ledger(name, tuple(i for i in items if i is not None))
-    return Instant(name, tensors, around(tensors.total.mid - resident, gpus))
+    return Instant(name, tensors, around(tensors.total.mid - resident, gpus, paged))
 
 
 def format_bytes_of(shape: tuple[int, ...], name: str, group: int = 128) -> tuple[Any, Any]:
@@ -134,21 +140,34 @@ def format_bytes_of(shape: tuple[int, ...], name: str, group: int = 128) -> tupl
     return numbers, scales
 
 
-def quantised_bytes(model: Model, name: str, group: int = 128) -> tuple[int, int, int]:
-    """(parameters replaced, bytes of their numbers, bytes of their scales) over all linear layers of the blocks."""
+def _packed_shapes(model: Model, head: bool) -> list[tuple[tuple[int, ...], int]]:
+    """(shape, how many) of the matrices that weight-only quantisation packs."""
+    shapes = [(shape, count) for shape, _, count in model.quantisable_shapes]
+    if head and not model.tied:
+        shapes.append(((model.head.out_features, model.head.in_features), 1))
+    return shapes
+
+
+def quantised_bytes(model: Model, name: str, group: int = 128, *, head: bool = False) -> tuple[int, int, int]:
+    """(parameters replaced, bytes of their numbers, bytes of their scales) over all linear layers of the blocks.
+
+    `head`: an untied head is packed as well.
+    """
     params = numbers = scales = 0
-    for shape, _, count in model.quantisable_shapes:
+    for shape, count in _packed_shapes(model, head):
         n, s = format_bytes_of(shape, name, group)
         params, numbers, scales = params + count * prod(shape), numbers + count * n, scales + count * s
     return params, numbers, scales
 
 
-def scale_formula(model: Model, name: str, group: int = 128) -> tuple[str, dict[str, Any]]:
+def scale_formula(
+    model: Model, name: str, group: int = 128, *, head: bool = False
+) -> tuple[str, dict[str, Any]]:
     """How the scales of all quantised matrices add up: expression and operands."""
     entry = pick("formats", name, "weight format")
     kind = entry["scale"]
     rows = groups = blocks = seconds = tensors = 0
-    for shape, _, count in model.quantisable_shapes:
+    for shape, count in _packed_shapes(model, head):
         numel = prod(shape)
         rows += count * (numel // shape[-1])
         tensors += count

@@ -1,26 +1,28 @@
 """Memory of a training step, instant by instant.
 
-Model states stay: weights, master copy, optimizer states. Gradients come and go, activations fill up
-in forward and drain in backward, the loss has its own hill. All of them are read off the tape; the
-peak is the highest instant, never a sum of what is not alive together.
+Model states stay: weights, master copy, optimizer states (`states.py`). Gradients come and go,
+activations fill up in forward and drain in backward, the loss has its own hill. All of them are read off
+the tape; the peak is the highest instant, never a sum of what is not alive together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from loadsheet.arch.model import Model, Taped
 from loadsheet.arch.ops import Ops
 from loadsheet.arch.tape import Summary
 from loadsheet.arch.work import DTYPE_BYTES, Adapter, Work
-from loadsheet.errors import BadInput, shorten
 from loadsheet.ledger import Item
-from loadsheet.memory.terms import Instant, MemoryAccount, instant, quantised_bytes, scale_formula
-from loadsheet.recipe import Training, pick, precision, tables
-from loadsheet.units import ceil_div, largest
+from loadsheet.memory.states import optimizer_items, paged_states, state_items, trained_tensors
+from loadsheet.memory.terms import Instant, MemoryAccount, instant
+from loadsheet.recipe import Training, pick, precision
+from loadsheet.units import largest
+
+__all__ = ["optimizer_items", "state_items", "tape_training", "training_memory"]
 
 _TORCH = "PyTorch's derivative formulas, replayed on the tape"
+_LOSS = "torch.nn.functional.cross_entropy: 16-bit logits, fp32 log-probabilities and two fp32 gradients"
 
 
 def tape_training(model: Model, recipe: Training) -> Taped:
@@ -28,13 +30,12 @@ def tape_training(model: Model, recipe: Training) -> Taped:
     p = precision(recipe.precision)
     work = Work(recipe.batch, recipe.seq)
     adapter = None
-    stream = p.weights
+    stream, compute_dtype = p.weights, p.compute
     if recipe.task != "train":
-        dtype = "fp32" if recipe.precision != "pure-bf16" else "bf16"
-        compute = "fp32" if recipe.precision == "fp32" else "bf16"
-        adapter = Adapter(recipe.rank, recipe.targets, recipe.lora_dropout, dtype, compute)
+        autocast = recipe.precision not in ("pure-bf16", "fp32")
+        compute = "bf16" if autocast else recipe.adapters
+        adapter = Adapter(recipe.rank, recipe.targets, recipe.lora_dropout, recipe.adapters, compute)
     quantised = recipe.task == "qlora"
-    compute_dtype = p.compute
     if quantised and recipe.upcast:
         stream, compute_dtype = "fp32", "bf16"  # the embedding is fp32, so the residual stream is too
 
@@ -52,139 +53,25 @@ def tape_training(model: Model, recipe: Training) -> Taped:
             dropout=recipe.dropout,
         )
 
-    return model.walk(make, grads_alive=recipe.gradients_live_in_forward)
+    return model.walk(make, grads_alive=recipe.gradients_live_in_forward or _in_backward(recipe))
 
 
-def check_adapter(model: Model, recipe: Training) -> int:
-    """Trained parameters of the adapters; BadInput for a rank or a target that cannot be."""
-    tags = {linear.tag for _, linear, _ in model.linears() if linear.tag}
-    for target in recipe.targets or ():
-        if target not in tags:
-            raise BadInput(
-                f"targets: got {shorten(target)}, expected module names of {model.name}",
-                "it has " + ", ".join(sorted(tags)),
-            )
-    targeted = [
-        x for _, x, _ in model.linears() if x.tag and (recipe.targets is None or x.tag in recipe.targets)
-    ]
-    narrowest = min((min(x.in_features, x.out_features) for x in targeted), default=0)
-    if recipe.rank > narrowest:
-        raise BadInput(
-            f"rank: got {recipe.rank}, expected at most {narrowest}, the narrowest targeted matrix"
-        )
-    return model.adapter_params(recipe.rank, recipe.targets)
+def _in_backward(recipe: Training) -> bool:
+    """Whether each tensor's step is taken, and its gradient dropped, as soon as backward has made it."""
+    return recipe.optimizer_form == "in-backward"
 
 
-def optimizer_items(name: str, state_dtype: str, tensors: Mapping[int, int]) -> list[Item]:
-    """The optimizer's states over `tensors` (elements of a tensor -> how many such tensors)."""
-    entry = pick("optimizers", name, "optimizer")
-    total = sum(n * count for n, count in tensors.items())
-    labels = {0: (), 1: ("momentum",), 2: ("first moment m", "second moment v")}[entry["states"]]
-    if not entry.get("quantised"):
-        size = DTYPE_BYTES[state_dtype]
-        return [
-            Item(label, size * total, "b·N", {"b": size, "N": total}, entry["source"]) for label in labels
-        ]
-    large = {n: c for n, c in tensors.items() if n >= entry["smallest"]}
-    many, few = sum(n * c for n, c in large.items()), total - sum(n * c for n, c in large.items())
-    blocks = sum(ceil_div(n, entry["block"]) * c for n, c in large.items())
-    items = []
-    for label in labels:
-        parts = (
-            Item("8-bit numbers", many, "1·N_large", {"N_large": many}, entry["source"]),
-            Item(
-                "block constants",
-                blocks * entry["constant_bytes"],
-                "4·blocks",
-                {"blocks": blocks},
-                entry["source"],
-            ),
-            Item("small tensors in fp32", 4 * few, "4·N_small", {"N_small": few}, entry["source"]),
-        )
-        items.append(Item(label, children=tuple(i for i in parts if i.amount)))
-    return items
-
-
-def _trained_tensors(model: Model, recipe: Training) -> dict[int, int]:
-    """Elements -> count of every tensor that the optimizer holds."""
-    counts: dict[int, int] = {}
-    if recipe.task == "train":
-        return model.tensor_sizes
-    for _, linear, count in model.linears():
-        if linear.tag and (recipe.targets is None or linear.tag in recipe.targets):
-            for n in (recipe.rank * linear.in_features, recipe.rank * linear.out_features):
-                counts[n] = counts.get(n, 0) + count
-    return counts
-
-
-def state_items(model: Model, recipe: Training) -> tuple[list[Item], int, int, str]:
-    """(resident items, trained parameters, bytes of one gradient, dtype of the optimizer states)."""
-    p = precision(recipe.precision)
-    items: list[Item] = []
-    n = model.params
-    if recipe.task == "train":
-        size = DTYPE_BYTES[p.weights]
-        items.append(Item("weights", size * n, "b·N", {"b": size, "N": n}, p.source))
-        if p.master:
-            items.append(Item("master weights", 4 * n, "4·N", {"N": n}, p.source))
-        trained, gradient, states = n, DTYPE_BYTES[p.gradients], p.states
-    else:
-        trained = check_adapter(model, recipe)
-        items.append(_base_weights(model, recipe))
-        pure = recipe.precision == "pure-bf16"
-        gradient, states = (2, "bf16") if pure else (4, "fp32")
-        items.append(
-            Item(
-                "adapter weights",
-                gradient * trained,
-                "b·N_a",
-                {"b": gradient, "N_a": trained},
-                "Hu et al. 2021, arXiv 2106.09685; PEFT keeps adapters in fp32 unless told otherwise",
-            )
-        )
-    moments = optimizer_items(recipe.optimizer, states, _trained_tensors(model, recipe))
-    if moments:
-        items.append(Item("optimizer states", children=tuple(moments)))
-    return items, trained, gradient, states
-
-
-def _base_weights(model: Model, recipe: Training) -> Item:
-    p = precision(recipe.precision)
-    size = DTYPE_BYTES[p.weights]
-    if recipe.task == "lora":
-        n = model.params
-        return Item("frozen weights", size * n, "b·N", {"b": size, "N": n}, p.source)
-    name = "nf4-double" if recipe.double_quant else "nf4"
-    source = tables()["formats"][name]["source"]
-    packed, numbers, scales = quantised_bytes(model, name)
-    rest = model.params - packed
-    other = 4 if recipe.upcast else size
-    why = (
-        "PEFT prepare_model_for_kbit_training: what is not packed is cast to fp32"
-        if recipe.upcast
-        else p.source
-    )
-    return Item(
-        "frozen weights",
-        children=(
-            Item("4-bit numbers", numbers, "N_q/2", {"N_q": packed}, source),
-            Item("scales and codes", scales, *scale_formula(model, name), source),
-            Item(
-                "embedding, head, norms",
-                other * rest,
-                "b·(N - N_q)",
-                {"b": other, "N": model.params, "N_q": packed},
-                why,
-            ),
-        ),
-    )
-
-
-# --- activations ----------------------------------------------------------------------------------
+# --- items ----------------------------------------------------------------------------------------
 
 
 #: widths that are numbers already: per-row statistics, indices
 _PLAIN_WIDTHS = frozenset({"n", "1", "ids", "k"})
+#: what is kept in blocks and shown apart from their activations
+_APART = frozenset({"copy", "mask"})
+
+
+def _some(amount: Any) -> bool:
+    return hasattr(amount, "shape") or bool(amount)
 
 
 def _named_width(symbol: str, units: Any, per_token: Any) -> tuple[str, Any, Any]:
@@ -205,14 +92,14 @@ def _named_width(symbol: str, units: Any, per_token: Any) -> tuple[str, Any, Any
 
 def activations_item(name: str, summary: Summary, count: int, recipe: Training) -> Item:
     """What `count` equal blocks keep for backward; the working is written from the tape."""
-    amount = (summary.saved - summary.copies) * count
+    amount = (summary.saved - summary.copies - summary.masks) * count
 
     def formula() -> tuple[str, dict[str, Any]]:
         operands: dict[str, Any] = {"L": count, "B": recipe.batch, "T": recipe.seq}
         coefficients: dict[str, Any] = {}
         plain: Any = 0
         for symbol, units, size in summary.saved_by:
-            if symbol == "copy":
+            if symbol in _APART:
                 continue
             per_token = size / (recipe.batch * recipe.seq)
             label, value, coefficient = _named_width(symbol, units, per_token)
@@ -230,7 +117,7 @@ def activations_item(name: str, summary: Summary, count: int, recipe: Training) 
 def _beginning(taped: Taped, recipe: Training) -> Item | None:
     """What the embedding keeps: the token ids, and whatever else stands before the blocks."""
     amount = taped.before.saved
-    if not hasattr(amount, "shape") and not amount:
+    if not _some(amount):
         return None
 
     def formula() -> tuple[str, dict[str, Any]]:
@@ -241,7 +128,7 @@ def _beginning(taped: Taped, recipe: Training) -> Item | None:
     return Item("embedding and its input", amount, formula, source=_TORCH, basis="modelled")
 
 
-def _checkpoints(taped: Taped, layers: int, recipe: Training) -> Item:
+def _checkpoints(taped: Taped, layers: int) -> Item:
     width = 0
     for summary, _ in taped.runs:
         width = summary.input_bytes
@@ -255,254 +142,276 @@ def _checkpoints(taped: Taped, layers: int, recipe: Training) -> Item:
     )
 
 
-def training_memory(
-    model: Model, recipe: Training, gpus: int = 1, taped: Taped | None = None
-) -> MemoryAccount:
-    """The account of every instant of one step on one GPU; `gpus` > 1 means as many replicas (DDP).
-
-    Instants: end of forward; backward of the loss; backward of the last block (first in time) and of
-    the worst block with nearly all gradients there (last in time); the optimizer's step; and the
-    first step, before the optimizer's states exist.
-    """
-    taped = taped or tape_training(model, recipe)
-    states, trained, grad_size, state_dtype = state_items(model, recipe)
-    resident = sum(i.amount for i in states)
-    grads_full = grad_size * trained
-    alive = recipe.gradients_live_in_forward
-    grad_source = "set_to_none drops gradients after the step; accumulation or keep_gradients holds them"
-
-    def gradients(amount: Any, text: str, basis: Any = "exact") -> Item | None:
-        if not hasattr(amount, "shape") and not amount:
-            return None
-        operands = {"g": grad_size, "N": trained}
-        if text != "g·N":  # part of them: how many have been made by then
-            text, operands = "g·n", {"g": grad_size, "n": amount / grad_size}
-        return Item("gradients", amount, text, operands, grad_source, basis)
-
-    buckets = None
-    if gpus > 1:
-        buckets = Item(
-            "DDP buckets",
-            grads_full,
-            "g·N",
-            {"g": grad_size, "N": trained},
-            "PyTorch DistributedDataParallel: buckets of all gradients unless gradient_as_bucket_view",
-            "exact",
-        )
-        resident = resident + grads_full
-    base = [*states, buckets]
-
-    recompute = recipe.execution.recompute == "full"
-    before, after = taped.before, taped.after
-    layers = model.num_layers
-    kept = [activations_item(_run_name(model, i), s, c, recipe) for i, (s, c) in enumerate(taped.runs)]
-    copies = sum((s.copies * c for s, c in taped.runs), start=before.copies + after.copies)
-    copies_item = None
-    if hasattr(copies, "shape") or copies:
-        copies_item = Item(
-            "16-bit copies of weights", copies, "autocast, until their backward", {}, _TORCH, "modelled"
-        )
-    shared = _shared_item(taped)
-    begin = _beginning(taped, recipe)
-    blocks_kept: Item = (
-        _checkpoints(taped, layers, recipe) if recompute else Item("activations", children=tuple(kept))
-    )
-    end_amount = after.saved - after.copies + after.held
-    end = Item(
-        "logits and loss", end_amount, _end_formula(model, recipe, end_amount), source=_LOSS, basis="modelled"
-    )
-
-    full_grads = gradients(grads_full, "g·N") if alive else None
-    forward = instant(
-        "end of forward", [*base, full_grads, blocks_kept, shared, begin, end, copies_item], resident, gpus
-    )
-
-    hill = after.backward_peak - after.copies
-    loss_item = Item(
-        "logits and loss", hill, _end_formula(model, recipe, hill), source=_LOSS, basis="modelled"
-    )
-    copies_now = None if recompute else copies_item
-    loss = instant(
-        "backward of the loss",
-        [*base, full_grads, blocks_kept, shared, begin, loss_item, copies_now],
-        resident,
-        gpus,
-    )
-
-    instants = [forward, loss]
-    instants += _block_instants(
-        model, recipe, taped, base, gradients, full_grads, shared, begin, resident, gpus
-    )
-    temporary = _step_temporary(model, recipe, trained, state_dtype)
-    step = instant("optimizer step", [*base, gradients(grads_full, "g·N"), temporary], resident, gpus)
-    instants.append(step)
-    first = _first_step(instants, states)
-    if first is not None:
-        instants.append(first)
-    return MemoryAccount(
-        tuple(instants), _model_states(states, gradients(grads_full, "g·N")), _notes(model, recipe)
-    )
-
-
-_LOSS = "torch.nn.functional.cross_entropy: 16-bit logits, fp32 log-probabilities and two fp32 gradients"
+def _modelled(name: str, amount: Any, text: str, source: str = _TORCH) -> Item | None:
+    return Item(name, amount, text, {}, source, "modelled") if _some(amount) else None
 
 
 def _run_name(model: Model, index: int) -> str:
     return "activations of blocks" if len(model.runs) == 1 else f"activations of blocks, kind {index + 1}"
 
 
-def _end_formula(model: Model, recipe: Training, amount: Any) -> Any:
+def _end_item(model: Model, recipe: Training, amount: Any) -> Item:
     def formula() -> tuple[str, dict[str, Any]]:
         logits = recipe.batch * recipe.seq * model.vocab_size
         if recipe.execution.loss != "eager":
             return "chunks of the logits and the hidden state's gradient", {}
         each = int(amount / logits + 1e-9)
-        rest = amount - each * logits
         return "c·B·T·V + rest", {
             "c": each,
             "B": recipe.batch,
             "T": recipe.seq,
             "V": model.vocab_size,
-            "rest": rest,
+            "rest": amount - each * logits,
         }
 
-    return formula
+    return Item("logits and loss", amount, formula, source=_LOSS, basis="modelled")
 
 
-def _shared_item(taped: Taped) -> Item | None:
-    """Tables that all blocks share: rotary cos and sin, masks."""
-    size: Any = 0
-    for storage in taped.tables:
-        size = size + storage.bytes
-    if not hasattr(size, "shape") and not size:
-        return None
-    return Item("rotary tables, masks", size, "once for all blocks", {}, _TORCH, "modelled")
+# --- the account ----------------------------------------------------------------------------------
 
 
-def _block_instants(
-    model: Model,
-    recipe: Training,
-    taped: Taped,
-    base: list[Item | None],
-    gradients: Any,
-    full_grads: Item | None,
-    shared: Item | None,
-    begin: Item | None,
-    resident: Any,
-    gpus: int,
-) -> list[Instant]:
-    """Backward of the last block and of the worst block at the end of backward."""
-    recompute = recipe.execution.recompute == "full"
-    order = model.order
-    # a first block that was taped by itself (frozen embedding) shifts the runs by one
-    last_summary = taped.runs[order[-1] if order and len(taped.runs) == len(model.runs) else -1][0]
-    total: Any = 0
-    for summary, count in taped.runs:
-        total = total + (summary.input_bytes if recompute else summary.saved) * count
-    held = taped.after.held
-    held_item = Item("logits still held", held, "returned by the model", {}, _LOSS, "modelled")
-    alive = full_grads is not None
-    made = taped.after.weight_grad_bytes
-    last = instant(
-        "backward of the last block",
-        [
-            *base,
-            full_grads if alive else gradients(made, "head and final norm"),
+def training_memory(
+    model: Model, recipe: Training, gpus: int = 1, taped: Taped | None = None
+) -> MemoryAccount:
+    """The account of every instant of one step on one GPU; `gpus` > 1 means as many replicas (DDP).
+
+    Instants: end of forward; forward of the loss; backward of the loss; backward of the last block (first
+    in time) and of the worst block with nearly all gradients there (last in time); backward of the
+    embedding; the optimizer's step; and the first step, before the optimizer's states exist.
+    """
+    step = _Step(model, recipe, gpus, taped or tape_training(model, recipe))
+    instants = [*step.forward(), step.loss(), *step.blocks(), *step.embedding(), step.optimizer()]
+    first = _first_step(instants, step)
+    if first is not None:
+        instants.append(first)
+    states = Item(
+        "model states", children=tuple(i for i in (*step.states, step.gradients()) if i is not None)
+    )
+    return MemoryAccount(tuple(instants), states, _notes(model, recipe))
+
+
+class _Step:
+    """What the instants of one step have in common."""
+
+    def __init__(self, model: Model, recipe: Training, gpus: int, taped: Taped) -> None:
+        self.model, self.recipe, self.gpus, self.taped = model, recipe, gpus, taped
+        self.states, self.trained, self.grad_size, self.state_dtype = state_items(model, recipe)
+        self.resident: Any = sum(i.amount for i in self.states)
+        self.paged = paged_states(model, recipe)
+        self.grads_full = self.grad_size * self.trained
+        self.recompute = recipe.execution.recompute == "full"
+        self.alive = recipe.gradients_live_in_forward and not _in_backward(recipe)
+        self.base: list[Item | None] = list(self.states)
+        if gpus > 1:
+            self.resident = self.resident + self.grads_full
+            self.base.append(
+                Item(
+                    "DDP buckets",
+                    self.grads_full,
+                    "g·N",
+                    {"g": self.grad_size, "N": self.trained},
+                    "PyTorch DistributedDataParallel: buckets of all gradients unless gradient_as_bucket_view",
+                    "exact",
+                )
+            )
+        self.begin = _beginning(taped, recipe)
+        self.copies: Any = sum((s.copies * c for s, c in taped.runs), start=taped.before.copies)
+        self.held: Any = sum((s.held * c for s, c in taped.runs), start=0)
+
+    def at(self, name: str, items: list[Item | None]) -> Instant:
+        """An instant: what is there all the time, and these items."""
+        return instant(name, [*self.base, *items], self.resident, self.gpus, self.paged)
+
+    def gradients(self, amount: Any = None) -> Item | None:
+        """All gradients, or the part of them that has been made."""
+        made = self.grads_full if amount is None else amount
+        if _in_backward(self.recipe) or not _some(made):
+            return None
+        text, operands = "g·N", {"g": self.grad_size, "N": self.trained}
+        if amount is not None:
+            text, operands = "g·n", {"g": self.grad_size, "n": amount / self.grad_size}
+        source = "set_to_none drops gradients after the step; accumulation or keep_gradients holds them"
+        return Item("gradients", made, text, operands, source)
+
+    def early(self) -> Item | None:
+        """Gradients that are there before the backward that fills them."""
+        return self.gradients() if self.alive else None
+
+    def shared(self, *, forward: bool) -> Item | None:
+        """Tables that all blocks share: rotary cos and sin; a mask that nothing keeps goes with forward."""
+        kept = {s for summary, _ in self.taped.runs for s in summary.shared}
+        size: Any = 0
+        for storage in self.taped.tables:
+            if forward or self.recompute or storage in kept:
+                size = size + storage.bytes
+        if not _some(size):
+            return None
+        return Item("rotary tables, masks", size, "once for all blocks", {}, _TORCH, "modelled")
+
+    def kept(self) -> list[Item | None]:
+        """What the blocks keep between forward and backward."""
+        if self.recompute:
+            return [_checkpoints(self.taped, self.model.num_layers)]
+        runs = self.taped.runs
+        blocks = [
+            activations_item(_run_name(self.model, i), s, c, self.recipe) for i, (s, c) in enumerate(runs)
+        ]
+        masks: Any = sum((s.masks * c for s, c in runs), start=0)
+        return [
+            Item("activations", children=tuple(blocks)),
+            _modelled("attention masks", masks, "L·2·B·T², 16-bit, one for each layer"),
+            self.still(self.held),
+        ]
+
+    def still(self, held: Any) -> Item | None:
+        """Inputs of quantised products that stay until the graph goes."""
+        source = (
+            "bitsandbytes before 0.43.2, autograd/_functions.py: MatMul4Bit puts its input on the context"
+        )
+        return _modelled("inputs of 4-bit layers", held, "held until the graph goes", source)
+
+    def copies_item(self, *, blocks: bool) -> Item | None:
+        """16-bit copies of weights under autocast: the head's, and those of the blocks."""
+        copies = self.taped.after.copies + (self.copies if blocks else 0)
+        return _modelled("16-bit copies of weights", copies, "autocast, until their backward")
+
+    def forward(self) -> list[Instant]:
+        """The end of forward, and the highest point of the loss before it."""
+        after = self.taped.after
+        cached = self.recompute and self.recipe.task == "train"  # autocast's cache ends with its context
+        items = [self.early(), *self.kept(), self.shared(forward=True), self.begin]
+        end = [*items, _end_item(self.model, self.recipe, after.saved - after.copies + after.held)]
+        end.append(self.copies_item(blocks=not self.recompute))
+        loss = [*items, _end_item(self.model, self.recipe, after.forward_peak - after.copies)]
+        loss.append(self.copies_item(blocks=cached or not self.recompute))
+        return [self.at("end of forward", end), self.at("forward of the loss", loss)]
+
+    def loss(self) -> Instant:
+        """The highest point of the loss's backward."""
+        items = [self.early(), *self.kept(), self.shared(forward=False), self.begin]
+        after = self.taped.after
+        items.append(_end_item(self.model, self.recipe, after.backward_peak - after.copies))
+        items.append(self.copies_item(blocks=not self.recompute))
+        return self.at("backward of the loss", items)
+
+    def _logits(self) -> Item | None:
+        return _modelled("logits still held", self.taped.after.held, "returned by the model", _LOSS)
+
+    def blocks(self) -> list[Instant]:
+        """Backward of the last block, and of the worst block at the end of backward."""
+        taped, order = self.taped, self.model.order
+        # a first block that was taped by itself (frozen embedding) shifts the runs by one
+        last = taped.runs[order[-1] if order and len(taped.runs) == len(self.model.runs) else -1][0]
+        total: Any = 0
+        for summary, count in taped.runs:
+            total = total + self._kept(summary) * count
+        made = taped.after.weight_grad_bytes
+        here = [
+            self.early() or self.gradients(made),
             Item(
                 "activations of earlier blocks",
-                total - _kept(last_summary, recompute),
+                total - self._kept(last),
                 "kept - this block's",
                 {},
                 _TORCH,
                 "modelled",
             ),
-            shared,
-            begin,
-            held_item,
-            _working(last_summary, recompute),
-        ],
-        resident,
-        gpus,
-    )
-    worst = max(taped.runs, key=lambda run: _scalar(_peak(run[0], recompute)))[0]
-    others = full_grads.amount if full_grads is not None else _all_but(taped, worst)
-    first = instant(
-        "backward of the first block",
-        [
-            *base,
-            full_grads if alive else gradients(others, "g·N - this block's - the embedding's"),
-            shared,
-            begin,
-            held_item,
-            _working(worst, recompute),
-        ],
-        resident,
-        gpus,
-    )
-    return [last, first]
+            self.shared(forward=False),
+            self.begin,
+            self._logits(),
+            self._working(last),
+        ]
+        worst = max(taped.runs, key=lambda run: _scalar(self._peak(run[0])))[0]
+        others: Any = made - worst.weight_grad_bytes
+        for summary, count in taped.runs:
+            others = others + summary.weight_grad_bytes * count
+        end = [
+            self.early() or self.gradients(others),
+            self.shared(forward=False),
+            self.begin,
+            self._logits(),
+            None if self.recompute else self.still(self.held - worst.held),
+            self._working(worst),
+        ]
+        return [self.at("backward of the last block", here), self.at("backward of the first block", end)]
 
+    def embedding(self) -> list[Instant]:
+        """Backward of the embedding: every gradient, and its own as a tensor beside the head's if they are one.
 
-def _all_but(taped: Taped, block: Summary) -> Any:
-    """Gradients made before the last block in time: all but this block's and the embedding's."""
-    made: Any = taped.after.weight_grad_bytes - block.weight_grad_bytes
-    for summary, count in taped.runs:
-        made = made + summary.weight_grad_bytes * count
-    return made
+        The two gradients of a tied matrix and their sum are there at once: three times V·d.
+        """
+        if self.recipe.task != "train":
+            return []
+        dense = self.taped.before.weight_grad_bytes
+        extra: Any = 0
+        if self.model.tied:
+            extra = 2 * self.grad_size * self.model.embedding.numel
+        elif self.alive or _in_backward(self.recipe):
+            extra = dense
+        items = [
+            self.gradients(),
+            _modelled("gradient of the embedding", extra, "dense, beside what it is added to"),
+            _modelled("gradient of the stream", self.taped.stream_bytes, "B·T·d"),
+            self.begin,
+            self._logits(),
+            None if self.recompute else self.still(self.held),
+        ]
+        return [self.at("backward of the embedding", items)]
+
+    def optimizer(self) -> Instant:
+        """The optimizer's step."""
+        items = [self.gradients(), _step_temporary(self.model, self.recipe, self.trained, self.state_dtype)]
+        return self.at("optimizer step", items)
+
+    def _kept(self, summary: Summary) -> Any:
+        return summary.input_bytes if self.recompute else summary.saved + summary.held
+
+    def _peak(self, summary: Summary) -> Any:
+        """Highest point of one block's backward; under recompute, of its second forward too."""
+        if not self.recompute:
+            return summary.backward_peak
+        again = summary.forward_peak + summary.input_bytes  # and the gradient of its output, the same size
+        return largest(again, summary.backward_peak - summary.input_kept + summary.input_bytes)
+
+    def _working(self, summary: Summary) -> Item:
+        name = "one block, computed again, and its backward" if self.recompute else "one block's backward"
+        return Item(name, self._peak(summary), "highest point of its replay", {}, _TORCH, "modelled")
 
 
 def _scalar(value: Any) -> float:
     return float(value.max()) if hasattr(value, "max") else float(value)
 
 
-def _kept(summary: Summary, recompute: bool) -> Any:
-    return summary.input_bytes if recompute else summary.saved
-
-
-def _peak(summary: Summary, recompute: bool) -> Any:
-    """Highest point of one block's backward; under recompute, of its second forward too."""
-    if not recompute:
-        return summary.backward_peak
-    again = summary.forward_peak + summary.input_bytes  # and the gradient of its output, the same size
-    return largest(again, summary.backward_peak - summary.input_kept + summary.input_bytes)
-
-
-def _working(summary: Summary, recompute: bool) -> Item:
-    name = "one block, computed again, and its backward" if recompute else "one block's backward"
-    return Item(name, _peak(summary, recompute), "highest point of its replay", {}, _TORCH, "modelled")
-
-
 def _step_temporary(model: Model, recipe: Training, trained: int, state_dtype: str) -> Item | None:
     """What the optimizer needs while it steps."""
     entry = pick("optimizers", recipe.optimizer, "optimizer")
-    if recipe.optimizer_form == "fused" or not entry["states"]:
+    times = pick("optimizer_forms", recipe.optimizer_form, "optimizer form")["temporaries"].get(
+        "two" if entry["states"] == 2 else "fewer", 0
+    )
+    if not times or entry.get("paged"):
         return None
     each = 8 if entry.get("quantised") else DTYPE_BYTES[state_dtype]
-    count = trained
-    if recipe.optimizer_form == "loop":
-        count = max(_trained_tensors(model, recipe))
+    count = trained if recipe.optimizer_form == "foreach" else max(trained_tensors(model, recipe))
     return Item(
         "optimizer temporary",
-        each * count,
-        "b·n",
-        {"b": each, "n": count},
-        "torch.optim foreach: √v of all tensors at once; 8-bit states unpacked to fp32",
+        times * each * count,
+        "c·b·n",
+        {"c": times, "b": each, "n": count},
+        "torch.optim foreach: √v of all tensors at once; loop: root, quotient and the denominator before; "
+        "8-bit states unpacked to fp32",
         "modelled",
     )
 
 
-def _first_step(instants: list[Instant], states: list[Item]) -> Instant | None:
+def _first_step(instants: list[Instant], step: _Step) -> Instant | None:
     """The highest instant of the first step's forward and backward: the optimizer has no states yet."""
-    moments = next((i for i in states if i.name == "optimizer states"), None)
+    moments = next((i for i in step.states if i.name == "optimizer states"), None)
     if moments is None:
         return None
     highest = max(instants[:-1], key=lambda i: _scalar(i.total.mid))
     items = tuple(i for i in highest.tensors.items if i is not moments)
     ledger = type(highest.tensors)("first step", items)
     return Instant(f"first step: {highest.name}", ledger, highest.around)
-
-
-def _model_states(states: list[Item], gradient: Item | None) -> Item:
-    return Item("model states", children=(*states, *([gradient] if gradient is not None else [])))
 
 
 def _notes(model: Model, recipe: Training) -> tuple[str, ...]:

@@ -82,7 +82,9 @@ class AttentionCore(Layer):
         execution = tape.execution
         q, k, v = (tape.cast(t, tape.compute_dtype) for t in (q, k, v))
         eager = execution.attention == "eager" or (self.softcap and execution.written_softcap)
-        if (execution.repeat_kv or eager) and self.kv_heads != self.heads:
+        # under a mask transformers repeats keys and values (integrations/sdpa_attention.py)
+        repeats = execution.repeat_kv or execution.masked or eager
+        if repeats and self.kv_heads != self.heads:
             k = tape.copy(k, self.q_width, "q")
             if self.kv_heads == 1 and execution.fused_qkv:  # one head, spread by a stride of 0: no copy
                 v = tape.view(v, self.mixed_width, self.mixed_symbol)
@@ -93,6 +95,7 @@ class AttentionCore(Layer):
             mixed = tape.attention(
                 q, k, v, heads=self.heads, key_dim=self.head_dim, value_dim=self.value_dim, **shape
             )
+            tape.keep_mask(self.sees if self.chunk is None else self.chunk)
             joined = (self.joined_heads and execution.kernels == "eager") or execution.fused_qkv
             return tape.copy(mixed) if joined else mixed
         if execution.recompute == "selective" and tape.training:
