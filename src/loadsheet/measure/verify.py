@@ -15,7 +15,7 @@ from typing import Any
 from loadsheet.arch.families import build
 from loadsheet.arch.model import Model, Taped
 from loadsheet.arch.ops import Ops
-from loadsheet.arch.work import Execution, Work
+from loadsheet.arch.work import DTYPE_BYTES, Execution, Work
 from loadsheet.compute.flops import step_flops
 from loadsheet.errors import LoadsheetError, one_line
 from loadsheet.measure import torch_or_error
@@ -269,7 +269,8 @@ def _cache(ours: Model, real: Any, inputs: Any, label: str, dtype: str, seq: int
         return
     real.train()
     size = 2 if dtype == "bf16" else 4
-    mine = sum(t.elements * size * count for t, count in ours.cache(Work(BATCH, 1, seq - 1)))
+    tensors = ours.cache(Work(BATCH, 1, seq - 1))
+    mine = sum(t.elements * (DTYPE_BYTES[t.dtype] if t.dtype else size) * count for t, count in tensors)
     yield Line(f"cache, {label}", mine, theirs, 0.0)
 
 
