@@ -115,7 +115,9 @@ def measured(model_type: str, layers: int, dtype: str, attention: str) -> Kept:
 
 def ours(model_type: str, layers: int, dtype: str, attention: str) -> Taped:
     """The same from the tape: norms and activations written out; KV heads copied by eager attention only."""
-    execution = Execution(attention="eager" if attention == "eager" else "sdpa", kernels="eager", device="cpu")
+    execution = Execution(
+        attention="eager" if attention == "eager" else "sdpa", kernels="eager", device="cpu"
+    )
     model = build(configuration(model_type, layers))
     return model.walk(
         lambda: Ops(Work(BATCH, LENGTH), execution, dtype=dtype, grad_bytes=2 if dtype == "bf16" else 4)

@@ -46,8 +46,8 @@ class MemoryAccount:
 
     @property
     def worst(self) -> Instant:
-        """The instant with the highest peak (by its middle estimate)."""
-        return max(self.instants, key=lambda i: i.total.mid)
+        """The instant with the highest peak by its middle estimate; of arrays, by their largest entry."""
+        return max(self.instants, key=lambda i: _largest_entry(i.total.mid))
 
     @property
     def peak(self) -> Estimate:
@@ -63,6 +63,10 @@ class MemoryAccount:
     def reserved(self) -> Estimate:
         """What the framework's allocator holds (torch.cuda.max_memory_reserved): all but the context."""
         return _highest([i.tensors.total + i.around["allocator"].amount for i in self.instants])
+
+
+def _largest_entry(value: Any) -> float:
+    return float(value.max()) if hasattr(value, "max") else float(value)
 
 
 def _highest(totals: list[Estimate]) -> Estimate:
