@@ -49,7 +49,8 @@ class Ops(Tape):
             if out.grad:
                 record.saved += (copy,)
         if packed:  # one layer is unpacked at a time
-            record.forward_temporary = record.backward_temporary = size * experts * 2
+            unpacked = size * experts * self.execution.unpacked_bytes
+            record.forward_temporary = record.backward_temporary = unpacked
             if self.execution.holds_quantised_inputs and x.grad:
                 record.held = (x.storage,)
         if x.grad:

@@ -91,11 +91,11 @@ def chunked_cross_entropy(tape: Ops, x: Tensor, head: Weight, *, softcap: bool =
     else:
         rows = ceil_div(x.rows, execution.loss_chunks)
     chunk = rows * head.out_features
-    unpacked = 2 * head.in_features * head.out_features if tape.packs(head) else 0
+    unpacked = execution.unpacked_bytes * head.in_features * head.out_features if tape.packs(head) else 0
     record.forward_temporary = chunk * DTYPE_BYTES[dtype] + logits.bytes  # all logits, then chunk by chunk
-    record.backward_temporary = largest(
-        2 * chunk * DTYPE_BYTES[dtype], chunk * DTYPE_BYTES[x.dtype] + unpacked
-    )
+    # by the time of the head the gradients of all logits are 16-bit
+    narrower = x.rows * head.out_features * (DTYPE_BYTES[dtype] - DTYPE_BYTES[x.dtype])
+    record.backward_temporary = largest(2 * chunk * DTYPE_BYTES[dtype], unpacked - narrower)
     return loss
 
 

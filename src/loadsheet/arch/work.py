@@ -84,7 +84,10 @@ class Execution:
     written_softcap  scores that a tanh squeezes are written out, whatever `attention` says (LitGPT)
     quantised_head   weight-only quantisation packs the head as well (LitGPT)
     holds_quantised_inputs  the input of each packed product is held until the graph goes (bitsandbytes
-                  before 0.43.2 put it on the autograd context, which nothing frees earlier)
+                  before 0.43.2 put it on the autograd context, which nothing frees earlier), and the graph
+                  goes only when the next iteration's logits take the name of the last one's
+    unpacked_bytes  of each number of a packed matrix while it is used: 2, or 4 where it is unpacked to fp16
+                  and copied to bf16 (Fabric; bitsandbytes before 0.43)
     device      on the CPU, dropout keeps its mask in the tensor's dtype and LayerNorm its statistics too
     """
 
@@ -106,6 +109,7 @@ class Execution:
     written_softcap: bool = False
     quantised_head: bool = False
     holds_quantised_inputs: bool = False
+    unpacked_bytes: int = 2
     device: Literal["cuda", "cpu"] = "cuda"
 
 

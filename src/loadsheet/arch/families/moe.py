@@ -179,7 +179,9 @@ def gpt_oss(c: Config) -> Model:
         mixer = attention(s, reach, bias=bias, sinks=True, upcast_softmax=False)
         return pre_norm(s, mixer, mlp, WIDE_RMS)
 
-    return assemble(c, s, block, keys, norm=WIDE_RMS, symbols={"f_e": s.intermediate_size, "E": experts, "k": k})
+    return assemble(
+        c, s, block, keys, norm=WIDE_RMS, symbols={"f_e": s.intermediate_size, "E": experts, "k": k}
+    )
 
 
 def llama4(c: Config) -> Model:
