@@ -1,0 +1,473 @@
+"""Checkpoints on disk: complete or absent, and checked before they are believed.
+
+The commit protocol, and why it is what it is:
+
+1. everything is written into a hidden directory, so that a half-written checkpoint never bears the name
+   of a finished one;
+2. each file is fsynced: a rename may reach the disk before the data it refers to;
+3. the manifest comes last, with size and checksum of each file and one of its own: nothing loads that is
+   torn, cut or has a flipped bit;
+4. the hidden directory is fsynced: the names in it must be there when its own name appears;
+5. one rename gives it its name; it is atomic, so there is no moment in between;
+6. the parent is fsynced: only now is the checkpoint there to stay, and only now does `write` return.
+
+An older checkpoint is removed after the newer one was read back and found good. It is renamed first, so
+that what is half removed no longer bears the name either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+import xxhash
+
+from loadsheet.errors import BadInput, shorten
+from loadsheet.run.errors import BadCheckpoint, NoCheckpoint, NoSpace, RunWarning, SaveFailed
+from loadsheet.run.files import Disk, Files
+from loadsheet.run.manifest import DOCUMENT, FORMAT, MANIFEST, TENSORS, FileEntry, Manifest, pack, unpack
+from loadsheet.run.state import Snapshot, State
+
+_NAME = re.compile(r"step-(\d{8,})")
+_SAVING, _OLD, _REPLACED, _TORN = ".saving-", ".old-", ".replaced-", "torn-"
+_HASH_CHUNK = 16 * 1024 * 1024
+_LARGEST_DOCUMENT = 1 << 30
+
+
+def directory_name(step: int) -> str:
+    """The name of the checkpoint of a step."""
+    return f"step-{step:08d}"
+
+
+class CheckpointStore:
+    """The checkpoints of one run, in one directory.
+
+    `keep_last` are kept, and besides them those whose step is a multiple of `every_mth`. Raises BadInput
+    for `keep_last` below 1.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        keep_last: int = 2,
+        every_mth: int | None = None,
+        files: Files | None = None,
+    ) -> None:
+        for name, value in (("keep_last", keep_last), ("every_mth", 1 if every_mth is None else every_mth)):
+            if type(value) is not int or value < 1:
+                raise BadInput(f"{name}: got {shorten(value)}, expected a whole number from 1 on")
+        self.path = Path(path)
+        self.keep_last = keep_last
+        self.every_mth = every_mth
+        self._files: Files = Disk() if files is None else files
+        self._root = os.fspath(path)
+        self._rooted = False
+        self._good: set[int] = set()  # read back and found whole by this process
+
+    # --- writing ------------------------------------------------------------------------------------
+
+    def write(
+        self,
+        snapshot: Snapshot,
+        *,
+        log_offset: int | Callable[[], int] = 0,
+        fence: Callable[[], None] | None = None,
+        attempt: int = 0,
+    ) -> Path:
+        """Make a snapshot a checkpoint; durable when this returns.
+
+        `log_offset` is called, if it can be, when the data are written, and should make the log durable.
+        `fence` is called at the beginning and before the commit, and raises if another process has taken
+        over. Raises SaveFailed if the disk says no, NoSpace if it is full; what was there before is
+        untouched. A checkpoint of that step that is the same already is left as it is.
+        """
+        step = snapshot.step
+
+        def content(folder: str) -> bytes:
+            data = self._put(folder, TENSORS, snapshot.chunks())
+            document = self._put(folder, DOCUMENT, [memoryview(snapshot.document)])
+            digest = xxhash.xxh3_128_hexdigest((document.xxh3_128 + data.xxh3_128).encode())
+            manifest = Manifest(
+                format=FORMAT,
+                step=step,
+                attempt=attempt,
+                log_offset=log_offset() if callable(log_offset) else log_offset,
+                time=time.time(),
+                digest=digest,
+                files={DOCUMENT: document, TENSORS: data},
+                torch=str(torch.__version__),
+            )
+            return pack(manifest)
+
+        return self._commit(step, content, fence, snapshot.nbytes + len(snapshot.document))
+
+    def adopt(
+        self,
+        manifest: bytes,
+        chunks: Callable[[str], Iterable[memoryview]],
+        fence: Callable[[], None] | None = None,
+    ) -> Path:
+        """Make a checkpoint of one from elsewhere: its manifest, and the bytes of each of its files.
+
+        Raises BadCheckpoint, and commits nothing, if they are not what the manifest says.
+        """
+        facts = unpack(manifest, "mirror")
+
+        def content(folder: str) -> bytes:
+            for name, expected in facts.files.items():
+                got = self._put(folder, name, chunks(name))
+                if got != expected:
+                    raise _damaged(f"{directory_name(facts.step)}/{name}", got, expected)
+            return manifest
+
+        return self._commit(facts.step, content, fence, sum(entry.bytes for entry in facts.files.values()))
+
+    def _commit(
+        self, step: int, content: Callable[[str], bytes], fence: Callable[[], None] | None, nbytes: int
+    ) -> Path:
+        if type(step) is not int or step < 0:
+            raise BadInput(f"step: got {shorten(step)}, expected a whole number from 0 on")
+        name = directory_name(step)
+        final = self._at(name)
+        # a process that was fenced off may still be writing: never into the same directory
+        hidden = self._at(f"{_SAVING}{name}-{os.urandom(4).hex()}")
+        files = self._files
+        try:
+            if fence is not None:
+                fence()
+            self._make_root()
+            files.make_directory(hidden)
+            manifest = content(hidden)
+            self._put(hidden, MANIFEST, [memoryview(manifest)])
+            files.sync_directory(hidden)
+            if fence is not None:
+                fence()
+            if name in files.names(self._root) and not self._replace(step, manifest):
+                self._drop(hidden)
+                return self.path / name
+            self._good.discard(step)
+            files.rename(hidden, final)
+            files.sync_directory(self._root)
+            for old in [old for old in files.names(self._root) if old.startswith(f"{_REPLACED}{name}-")]:
+                self._drop(self._at(old))
+        except OSError as error:
+            self._drop(hidden)
+            raise self._failed(step, error, nbytes) from error
+        except BaseException:
+            self._drop(hidden)
+            raise
+        return self.path / name
+
+    def _make_root(self) -> None:
+        """The directory of all checkpoints, its name durable."""
+        if self._rooted:
+            return
+        with contextlib.suppress(FileExistsError):
+            self._files.make_directory(self._root)
+        self._files.sync_directory(os.path.dirname(self._root) or ".")
+        self._rooted = True
+
+    def _replace(self, step: int, manifest: bytes) -> bool:
+        """Clear the name for a new checkpoint of the same step; False if the one that has it is the same."""
+        with contextlib.suppress(BadCheckpoint):
+            if self.verify(step).digest == unpack(manifest, "new").digest:
+                return False
+        name = directory_name(step)
+        self._files.rename(self._at(name), self._at(f"{_REPLACED}{name}-{os.urandom(4).hex()}"))
+        return True
+
+    def _put(self, folder: str, name: str, chunks: Iterable[memoryview]) -> FileEntry:
+        """Write one file, fsynced; the checksum is computed beside the writing, on another core."""
+        hasher = xxhash.xxh3_128()
+        nbytes = 0
+        file = self._files.create(os.path.join(folder, name))
+        with ThreadPoolExecutor(1, "checksum") as pool:
+            try:
+                for part in _parts(chunks):
+                    nbytes += len(part)
+                    if len(part) < _HASH_CHUNK // 16:
+                        hasher.update(part)
+                        file.write(part)
+                    else:
+                        hashed = pool.submit(hasher.update, part)
+                        file.write(part)
+                        hashed.result()
+                file.sync()
+            finally:
+                file.close()
+        return FileEntry(nbytes, hasher.hexdigest())
+
+    def _drop(self, hidden: str) -> None:
+        """Remove what was begun; if even that fails, the next attempt sweeps."""
+        with contextlib.suppress(OSError):
+            self._files.remove(hidden)
+
+    def _failed(self, step: int, error: OSError, nbytes: int) -> SaveFailed:
+        where = f"save {directory_name(step)} in {self._root}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return self._no_space(where, nbytes, 0)
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        hint = "the checkpoints before it are untouched"
+        if error.errno == errno.ENOENT:
+            hint = "was the run directory removed or unmounted?"
+        elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            hint = "the directory must be writable; a disk with errors is often made read-only by the system"
+        return SaveFailed(f"{where}: got `{reason}`, expected to write {nbytes:,} bytes", hint)
+
+    def _no_space(self, where: str, nbytes: int, stored: int) -> NoSpace:
+        try:
+            free = self._files.free(
+                self._root if self._files.names(self._root) else os.path.dirname(self._root)
+            )
+        except OSError:
+            free = 0
+        return NoSpace(
+            f"{where}: got {free:,} bytes free, expected {max(self.needed_bytes(nbytes) - stored, nbytes):,}: "
+            f"({self.keep_last} kept + 1) × {nbytes:,}" + (f" - {stored:,} stored" if stored else ""),
+            "make room (or ask for quota), or keep fewer checkpoints; those that exist are untouched",
+        )
+
+    # --- space --------------------------------------------------------------------------------------
+
+    def needed_bytes(self, nbytes: int) -> int:
+        """Bytes that checkpoints of this size take at most: those kept, and the one being written."""
+        return (self.keep_last + 1) * nbytes
+
+    def check_space(self, nbytes: int) -> None:
+        """Is there room for checkpoints of this size? Raises NoSpace if not; to be asked before step 1."""
+        stored = 0
+        for step in self.steps()[-self.keep_last :]:
+            for name in (DOCUMENT, TENSORS):
+                with contextlib.suppress(OSError):
+                    stored += self._files.size(self._at(directory_name(step), name))
+        existing = self._root if self._files.names(self._root) else os.path.dirname(self._root) or "."
+        try:
+            free = self._files.free(existing)
+        except OSError as error:
+            raise SaveFailed(
+                f"checkpoints in {self._root}: got `{error.strerror}`, expected a directory"
+            ) from error
+        if free < self.needed_bytes(nbytes) - stored:
+            raise self._no_space(f"checkpoints in {self._root}", nbytes, stored)
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    def steps(self) -> list[int]:
+        """The steps that have a checkpoint, in order."""
+        found = []
+        for name in self._files.names(self._root):
+            match = _NAME.fullmatch(name)
+            if match and directory_name(int(match[1])) == name:
+                found.append(int(match[1]))
+        return sorted(found)
+
+    def manifest(self, step: int) -> Manifest:
+        """The manifest of a checkpoint; its files are not looked at. Raises BadCheckpoint."""
+        where = f"{directory_name(step)}/{MANIFEST}"
+        path = self._at(directory_name(step), MANIFEST)
+        try:
+            if self._files.size(path) > 1 << 24:
+                raise BadCheckpoint(f"{where}: got {self._files.size(path):,} bytes, expected a manifest")
+            manifest = unpack(b"".join(bytes(part) for part in self._files.chunks(path)), where)
+        except OSError as error:
+            message = f"{where}: got `{error.strerror}`, expected a manifest"
+            raise BadCheckpoint(message, "a checkpoint without one is not whole") from None
+        if manifest.step != step:
+            raise BadCheckpoint(f"{where}: got a manifest of step {manifest.step}, expected step {step}")
+        return manifest
+
+    def verify(self, step: int) -> Manifest:
+        """Read every byte of a checkpoint and compare the checksums. Raises BadCheckpoint."""
+        manifest = self.manifest(step)
+        for name, expected in manifest.files.items():
+            where = f"{directory_name(step)}/{name}"
+            path = self._at(directory_name(step), name)
+            try:
+                size = self._files.size(path)
+                if size != expected.bytes:
+                    raise BadCheckpoint(f"{where}: got {size:,} bytes, expected {expected.bytes:,}", _CUT)
+                hasher = xxhash.xxh3_128()
+                for part in self._files.chunks(path):
+                    hasher.update(part)
+            except OSError as error:
+                raise BadCheckpoint(
+                    f"{where}: got `{error.strerror}`, expected to read it", _BAD_DISK
+                ) from None
+            if hasher.hexdigest() != expected.xxh3_128:
+                raise _damaged(where, FileEntry(size, hasher.hexdigest()), expected)
+        return manifest
+
+    def load(self, step: int | None = None, *, set_aside: bool = True) -> State:
+        """The state of a step, or the newest one that is whole.
+
+        Damaged ones that are newer are reported, and with `set_aside` renamed, so that they are neither
+        counted nor in the way. Raises BadCheckpoint if the step asked for is damaged, NoCheckpoint if
+        there is none, or none that is whole (then nothing is renamed: to begin anew is not for us to say).
+        """
+        if step is not None:
+            if step not in self.steps():
+                raise NoCheckpoint(
+                    f"checkpoint: got step {shorten(step)}, expected one of {shorten(self.steps())}",
+                    f"in {self._root}",
+                )
+            return self._read(step)
+        damaged: list[tuple[int, BadCheckpoint]] = []
+        for number in reversed(self.steps()):
+            try:
+                state = self._read(number)
+            except BadCheckpoint as error:
+                damaged.append((number, error))
+                continue
+            for torn, reason in damaged:
+                self._report(torn, reason, set_aside)
+            return state
+        if damaged:
+            raise NoCheckpoint(
+                f"checkpoints in {self._root}: got {len(damaged)}, all of them damaged, expected one that is whole",
+                f"the newest: {damaged[0][1]}; to begin at step 0 remove the directory",
+            )
+        raise NoCheckpoint(f"checkpoints in {self._root}: got none, expected one")
+
+    def _read(self, step: int) -> State:
+        manifest = self.verify(step)
+        folder = directory_name(step)
+        try:
+            if manifest.files[DOCUMENT].bytes > _LARGEST_DOCUMENT:
+                raise BadCheckpoint(
+                    f"{folder}/{DOCUMENT}: got more than {_LARGEST_DOCUMENT:,} bytes, expected less"
+                )
+            document = b"".join(bytes(part) for part in self._files.chunks(self._at(folder, DOCUMENT)))
+            data = self._files.read(self._at(folder, TENSORS))
+        except OSError as error:
+            raise BadCheckpoint(f"{folder}: got `{error.strerror}`, expected to read it", _BAD_DISK) from None
+        state = State(document, data)
+        if state.step != step:
+            raise BadCheckpoint(
+                f"{folder}/{DOCUMENT}: got the state of step {state.step}, expected step {step}"
+            )
+        self._good.add(step)
+        return state
+
+    def _report(self, step: int, error: BadCheckpoint, set_aside: bool) -> None:
+        fate = "left where it is"
+        if set_aside:
+            try:
+                fate = f"set aside as {os.path.basename(self._set_aside(step))}"
+            except OSError as failed:
+                fate = f"cannot be set aside: {failed.strerror}"
+        hint = f" ({error.hint})" if error.hint else ""
+        warnings.warn(f"{error}{hint}; {fate}, an older checkpoint is used", RunWarning, stacklevel=4)
+
+    def _set_aside(self, step: int) -> str:
+        """Give a damaged checkpoint another name. Not made durable: if lost, it is only found once more."""
+        name = directory_name(step)
+        taken = set(self._files.names(self._root))
+        number = next(n for n in range(1, len(taken) + 2) if f"{_TORN}{name}-{n}" not in taken)
+        new = self._at(f"{_TORN}{name}-{number}")
+        self._files.rename(self._at(name), new)
+        return new
+
+    # --- removing -----------------------------------------------------------------------------------
+
+    def prune(self) -> list[int]:
+        """Remove what need not be kept; returns the steps.
+
+        Nothing is removed before the newest was read back and found whole; if it is not, it is reported
+        and everything else stays.
+        """
+        steps = self.steps()
+        spare = [
+            step for step in steps[: -self.keep_last] if not (self.every_mth and step % self.every_mth == 0)
+        ]
+        if not spare:
+            return []
+        try:
+            for step in steps[-self.keep_last :]:
+                if step not in self._good:
+                    self.verify(step)
+                    self._good.add(step)
+        except BadCheckpoint as error:
+            warnings.warn(f"{error}; no older checkpoint is removed", RunWarning, stacklevel=2)
+            return []
+        renamed = []
+        for step in spare:
+            name = directory_name(step)
+            old = self._at(f"{_OLD}{name}-{os.urandom(4).hex()}")
+            try:
+                self._files.rename(self._at(name), old)
+            except OSError as error:
+                warnings.warn(f"{name}: cannot be removed: {error.strerror}", RunWarning, stacklevel=2)
+                continue
+            renamed.append((step, old))
+        with contextlib.suppress(OSError):
+            # Else the files may be gone from the disk while the name still stands there.
+            self._files.sync_directory(self._root)
+            for _, old in renamed:
+                self._drop(old)
+        return [step for step, _ in renamed]
+
+    def sweep(self) -> list[str]:
+        """Remove what unfinished saves and removals left behind, and say so; only for the run's owner.
+
+        A checkpoint that was about to be replaced gets its name back if the new one did not come.
+        """
+        swept = []
+        names = self._files.names(self._root)
+        if names:
+            # A process that was killed may have renamed, and not lived to make it durable. What we see must
+            # be what is there before the first file goes.
+            self._files.sync_directory(self._root)
+        for name in names:
+            path = self._at(name)
+            if name.startswith(_REPLACED):
+                final = name.removeprefix(_REPLACED).rpartition("-")[0]
+                if final not in names:
+                    self._files.rename(path, self._at(final))
+                    names.append(final)
+                    continue
+            elif not name.startswith((_SAVING, _OLD)):
+                continue
+            try:
+                self._files.remove(path)
+            except OSError as error:
+                warnings.warn(f"{name}: cannot be removed: {error.strerror}", RunWarning, stacklevel=2)
+                continue
+            if name.startswith(_SAVING):
+                swept.append(name)
+        if swept:
+            warnings.warn(
+                f"{len(swept)} unfinished save(s) removed from {self._root}: {shorten(', '.join(swept), 120)}",
+                RunWarning,
+                stacklevel=2,
+            )
+        return swept
+
+    def _at(self, *names: str) -> str:
+        return os.path.join(self._root, *names)
+
+
+_CUT = "cut off: the disk was full, or it was copied while being written"
+_BAD_DISK = "the disk cannot read it back"
+
+
+def _damaged(where: str, got: FileEntry, expected: FileEntry) -> BadCheckpoint:
+    return BadCheckpoint(
+        f"{where}: got checksum {got.xxh3_128} of {got.bytes:,} bytes, expected {expected.xxh3_128} of "
+        f"{expected.bytes:,}",
+        "bits have changed on the way to the disk or on it",
+    )
+
+
+def _parts(chunks: Iterable[memoryview]) -> Iterator[memoryview]:
+    for chunk in chunks:
+        for begin in range(0, len(chunk), _HASH_CHUNK):
+            yield chunk[begin : begin + _HASH_CHUNK]
