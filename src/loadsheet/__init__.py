@@ -20,13 +20,21 @@ _PUBLIC = {
     "Estimate": "ledger",
     "Item": "ledger",
     "Ledger": "ledger",
+    "Run": "run.loop",
+    "RunError": "run.errors",
+    "RunWarning": "run.errors",
     "Sheet": "sheet",
+    "Stopped": "run.errors",
+    "deterministic": "run.determinism",
     "gpu": "hardware",
     "gpus": "hardware",
+    "load": "run.load",
     "measure": "",
     "model": "arch.read",
     "models": "arch.read",
     "plan": "sheet",
+    "read_log": "run.reading",
+    "stream_log": "run.reading",
 }
 
 __all__ = sorted(_PUBLIC)  # noqa: PLE0605  (the names come from the table above)
@@ -49,6 +57,14 @@ if TYPE_CHECKING:
     from loadsheet.ledger import Estimate as Estimate
     from loadsheet.ledger import Item as Item
     from loadsheet.ledger import Ledger as Ledger
+    from loadsheet.run.determinism import deterministic as deterministic
+    from loadsheet.run.errors import RunError as RunError
+    from loadsheet.run.errors import RunWarning as RunWarning
+    from loadsheet.run.errors import Stopped as Stopped
+    from loadsheet.run.load import load as load
+    from loadsheet.run.loop import Run as Run
+    from loadsheet.run.reading import read_log as read_log
+    from loadsheet.run.reading import stream_log as stream_log
     from loadsheet.sheet import Sheet as Sheet
     from loadsheet.sheet import plan as plan
 
@@ -60,7 +76,13 @@ def __getattr__(name: str) -> Any:
 
     if not _PUBLIC[name]:  # a package of that name, which can be called
         return import_module(f"loadsheet.{name}")
-    value = getattr(import_module(f"loadsheet.{_PUBLIC[name]}"), name)
+    try:
+        value = getattr(import_module(f"loadsheet.{_PUBLIC[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name in {"msgspec", "torch", "xxhash"}:
+            message = f"loadsheet.{name} needs {error.name}: pip install 'loadsheet[run]'"
+            raise ImportError(message, name=error.name) from None
+        raise
     globals()[name] = value
     return value
 

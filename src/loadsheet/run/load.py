@@ -1,0 +1,110 @@
+"""Reading the weights of a run, finished or still running: read only, no lock, nothing is changed."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from loadsheet.errors import BadInput, shorten
+from loadsheet.run.checkpoint import CheckpointStore
+from loadsheet.run.errors import BadCheckpoint, NoCheckpoint
+from loadsheet.run.parts import load_weights
+from loadsheet.run.reading import stream_log
+from loadsheet.run.state import State
+
+Which = Literal["latest", "best"] | int | str
+
+
+def load(
+    run: object,
+    which: Which = "latest",
+    into: nn.Module | None = None,
+    *,
+    name: str | None = None,
+    metric: str = "val_loss",
+    mode: Literal["min", "max"] = "min",
+) -> State:
+    """Read a checkpoint of a run (its directory, or the open run); with `into`, put its weights there.
+
+    `which`: "latest", a number of completed steps, or "best": of the checkpoints there are, the one whose
+    last logged `metric` is lowest (`mode` "max": highest). `name` is the one under which the module was
+    kept, needed only if there are several. The state returned says its `step` and `names`.
+    Raises NoCheckpoint, BadCheckpoint for a damaged one or a module that differs, BadInput.
+    """
+    state = state_of(run, which, metric, mode)
+    if into is not None:
+        modules = [n for n in state.names if state.kind(n) == "module"]
+        if name is None and len(modules) > 1 and "model" in modules:
+            name = "model"
+        if name is None and len(modules) != 1:
+            raise BadInput(
+                f"load: got {len(modules)} modules in the checkpoint, expected `name` to say which",
+                f"there are: {shorten(', '.join(modules))}",
+            )
+        name = modules[0] if name is None else name
+        if name not in modules:
+            raise BadInput(f"load: name: got {shorten(name)}, expected one of {shorten(', '.join(modules))}")
+        load_weights(into, state.value(name), name)
+    return state
+
+
+def state_of(
+    run: object, which: Which = "latest", metric: str = "val_loss", mode: Literal["min", "max"] = "min"
+) -> State:
+    """The state that `which` names; a damaged newest one is reported and left where it is."""
+    where = getattr(run, "path", run)
+    if not isinstance(where, str | os.PathLike):
+        raise BadInput(f"load: got a {type(run).__name__}, expected a run or the path of its directory")
+    path = Path(where)
+    if not path.is_dir():
+        raise NoCheckpoint(f"load: got `{path}`, expected the directory of a run")
+    store = CheckpointStore(path / "checkpoints")
+    if which == "latest":
+        return store.load(set_aside=False)
+    if which == "best":
+        return store.load(_best(path, store.steps(), metric, mode))
+    if isinstance(which, bool) or not isinstance(which, int):
+        raise BadInput(f'load: which: got {shorten(which)}, expected "latest", "best" or a number of steps')
+    return store.load(which)
+
+
+def _best(path: Path, steps: list[int], metric: str, mode: str) -> int:
+    """The checkpoint whose last value of the metric, up to its own step, is best.
+
+    A value logged in step s was measured with s or s + 1 completed steps, before or after the update; it
+    counts for the next checkpoint from s on.
+    """
+    if mode not in ("min", "max"):
+        raise BadInput(f'load: mode: got {shorten(mode)}, expected "min" or "max"')
+    sign = 1.0 if mode == "min" else -1.0
+    found: dict[int, float] = {}
+    for record in stream_log(path):
+        value = record.get(metric)
+        if isinstance(value, int | float) and not math.isnan(value):
+            holder = next((k for k in steps if k >= record["step"]), None)
+            if holder is not None:
+                found[holder] = sign * value
+    if not found:
+        raise NoCheckpoint(
+            f"load: got no checkpoint with a logged {shorten(metric)}, expected at least one",
+            "name what was logged: which='best', metric=...",
+        )
+    return min(found, key=lambda k: (found[k], -k))
+
+
+def put_weights(state: State, objects: Mapping[str, Any]) -> list[str]:
+    """Put the saved modules into those of the same names; BadCheckpoint if there are none."""
+    names = [n for n, o in objects.items() if isinstance(o, nn.Module) and n in state.names]
+    if not names:
+        raise BadCheckpoint(
+            f"start_from: got a state with {shorten(', '.join(state.names))}, expected one of the kept modules",
+            "`run.keep(model=model)` under the name that the older run used",
+        )
+    for name in names:
+        load_weights(objects[name], state.value(name), name)
+    return names

@@ -1,0 +1,400 @@
+"""The run as a training script sees it: open, keep, batches, steps, log.
+
+One step is one optimizer step. A checkpoint `step-K` holds K completed steps, and is taken when the body
+asks for the next step, never inside the body: there the model may be in the middle of an update. The
+first one, `step-0`, is taken before the first step. It proves that everything kept can be saved and that
+the disk takes it, and makes even a script that seeds nothing resume exactly.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from loadsheet.errors import BadInput, shorten
+from loadsheet.run import ending
+from loadsheet.run.batches import Batches
+from loadsheet.run.checkpoint import CheckpointStore
+from loadsheet.run.directory import RunDirectory
+from loadsheet.run.errors import Busy, RunError, RunWarning, SaveFailed
+from loadsheet.run.isolate import isolated, mix
+from loadsheet.run.load import put_weights, state_of
+from loadsheet.run.log import Log
+from loadsheet.run.measured import Clock, write_measured
+from loadsheet.run.notices import Notices, Where
+from loadsheet.run.policy import MTBF, Policy
+from loadsheet.run.progress import Progress
+from loadsheet.run.saver import Saver
+from loadsheet.run.signals import StopSignals
+from loadsheet.run.state import Keeper
+
+Old = str | os.PathLike[str] | tuple[str | os.PathLike[str], int | str]
+
+
+class Run:
+    """One execution of one config in its run directory; made by `Run.open`.
+
+    `path` is the directory, `fingerprint` its name, `attempt` counts the lives of this run from 1.
+    """
+
+    def __init__(self, directory: RunDirectory, log: Log, notices: Notices, progress: Progress) -> None:
+        self._directory = directory
+        self._log = log
+        self._notices = notices
+        self._progress = progress
+        self._keeper = Keeper()
+        self._batches: dict[str, Batches] = {}
+        self._signals = StopSignals()
+        self._clock = Clock()
+        self._start_from: Old | None = None
+        self._saver: Saver | None = None
+        self._saved: int | None = None  # the step of the last save that was begun
+        self._step: int | None = None  # what `log` belongs to; None before the first step
+        self._looping = False
+        self._values: dict[str, Any] = {}
+
+    @classmethod
+    def open(
+        cls,
+        root: str | os.PathLike[str],
+        config: object,
+        *,
+        exclude: Iterable[str] = (),
+        start_from: Old | None = None,
+        notice: Where | None = None,
+        durable_log: bool = False,
+        wait: float = 60.0,
+        progress: bool | None = None,
+    ) -> Run:
+        """Open the run of this config under `root`: a new one, or the one that was interrupted.
+
+        `config`: a dict, dataclass, Namespace, ...; every value in it decides which run this is, but those
+        named in `exclude` (output path, device, number of workers), which are only recorded.
+        `start_from`: an older run, or (run, step), whose weights a new run begins with.
+        `notice`: where to hear that the machine will go, a JSON file or a callable; by default the file
+        that `LOADSHEET_NOTICE` names. `durable_log`: each record survives a loss of power when `log`
+        returns. `wait`: seconds to wait for another process that has the run. `progress` False: silence.
+        Raises BadInput for the config, ForeignConfig if the directory belongs to another, Busy if another
+        process has it (left uncaught, exit status 2).
+        """
+        if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            raise RunError(
+                f"run: got WORLD_SIZE={shorten(os.environ['WORLD_SIZE'])}, expected one process",
+                "training over several processes is not supported: their states would have to be saved together",
+            )
+        shown = Progress(progress)
+        try:
+            directory = RunDirectory.open(root, config, exclude, wait)
+        except Busy as error:
+            shown.say(f"{error} (hint: {error.hint})")
+            raise
+        try:
+            CheckpointStore(directory.checkpoints).sweep()
+            log = Log(directory.log_path, directory.attempt, durable=durable_log)
+        except BaseException:
+            directory.close()
+            raise
+        run = cls(directory, log, Notices(notice), shown)
+        run._start_from = start_from
+        return run
+
+    # --- what belongs to it ---------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self._directory.path
+
+    @property
+    def fingerprint(self) -> str:
+        """The first 10 hex digits of SHA-256 of the config."""
+        return self._directory.fingerprint
+
+    @property
+    def attempt(self) -> int:
+        """Which process life of this run this is, from 1."""
+        return self._directory.attempt
+
+    def keep(self, **objects: Any) -> None:
+        """Make objects part of the state: `run.keep(model=model, optimizer=optimizer, scheduler=scheduler)`.
+
+        Modules, optimizers, schedulers, scalers, generators, tensors, dicts, lists, and whatever has
+        `state_dict` and `load_state_dict`. The random states of Python, NumPy and torch are kept anyway.
+        Raises CannotKeep for what cannot be saved, BadInput for a name that is taken.
+        """
+        self._keeper.keep(**objects)
+
+    def batches(self, loader: Iterable[Any], name: str | None = None) -> Batches:
+        """An endless iterator over a DataLoader, or anything that can be iterated again; part of the state.
+
+        Exact in the middle of an epoch, shuffling and augmentation in workers included. Several need a
+        `name` each only if their order changes. Raises BadInput for what can be iterated only once.
+        """
+        name = f"batches{len(self._batches) + 1}" if name is None else name
+        if name in self._batches:
+            raise BadInput(f"batches: got the name {shorten(name)} twice, expected another one")
+        batches = Batches(loader)
+        self._keeper.keep_as("iterator", name, batches)
+        self._batches[name] = batches
+        return batches
+
+    # --- the loop ---------------------------------------------------------------------------------------
+
+    def steps(
+        self,
+        total: int,
+        *,
+        checkpoint_every: int | str | None = "auto",
+        keep_last: int = 2,
+        keep_every: int | None = None,
+        mtbf: float = MTBF,
+        when_save_fails: Literal["raise", "warn"] = "raise",
+    ) -> Iterator[int]:
+        """Restore the newest state, now, and return the steps still to do: those of 0 … total − 1.
+
+        `checkpoint_every`: steps, a duration ("10 min"), "auto" (what costs least with `mtbf` seconds
+        between interruptions), or None: only the end. `keep_last` checkpoints are kept, and every
+        `keep_every`-th step's. `when_save_fails`: raise at the next step, or warn and go on.
+
+        At the end the state is saved and the run marked done; a done run restores its final state and
+        yields nothing; a larger `total` goes on. `break` and exceptions save nothing. SIGTERM, SIGUSR1,
+        SIGINT and notices save after the current step and raise Stopped. Raises BadInput, BadCheckpoint,
+        NoCheckpoint, SaveFailed, NoSpace, Fenced.
+        """
+        if type(total) is not int or total < 0:
+            raise BadInput(f"steps: got {shorten(total)}, expected a whole number from 0 on")
+        if self._looping:
+            raise BadInput("steps: got a second loop inside the first, expected one at a time")
+        policy = Policy(checkpoint_every, mtbf=mtbf)
+        self._directory.check_owner()
+        store = CheckpointStore(self._directory.checkpoints, keep_last=keep_last, every_mth=keep_every)
+        self._saver = Saver(
+            store,
+            fence=self._directory.check_owner,
+            attempt=self.attempt,
+            on_failure=when_save_fails,
+        )
+        start = self._restore(store, total)
+        return self._loop(start, total, policy, self._saver)
+
+    def _restore(self, store: CheckpointStore, total: int) -> int:
+        """Bring everything to the newest state; the number of its completed steps."""
+        state = store.load() if store.steps() else None
+        start = 0 if state is None else state.step
+        if start > total:
+            raise BadInput(
+                f"steps: got {total}, but this run has completed {start}",
+                f"`ls.load(run, which={total})` reads an older checkpoint; fewer steps are another config",
+            )
+        self._keeper.restore(state)
+        self._log.resume(start, since=0 if state is None else store.manifest(start).log_offset)
+        self._saved = None if state is None else start
+        self._step = start if start == total else None
+        if state is not None:
+            self._progress.say(f"{self.path}: attempt {self.attempt} goes on after {start} of {total} steps")
+        elif self._start_from is not None:
+            self._take_weights(self._start_from)
+        return start
+
+    def _take_weights(self, old: Old) -> None:
+        where, which = old if isinstance(old, tuple) else (old, "latest")
+        state = state_of(where, which)
+        names = put_weights(state, self._keeper.objects)
+        self._log.event("start_from", run=str(where), step=state.step, names=names)
+        self._progress.say(f"{self.path}: begins with {', '.join(names)} of {where}, step {state.step}")
+
+    def _loop(self, start: int, total: int, policy: Policy, saver: Saver) -> Iterator[int]:
+        batches = self._batches.values()
+        self._clock = Clock()
+        self._looping = True
+        self._signals = StopSignals()
+        self._signals.install()
+        self._notices.start()
+        self._progress.begin(start, total)
+        completed = start
+        try:
+            if self._saved is None and total > 0:
+                self._save(start, saver)  # step-0: can it be saved, and does it fit?
+            elif total > start:
+                self._check_space(start, saver)
+            for step in range(start, total):
+                self._step = step
+                self._values = {}
+                self._clock.begin(batches)
+                yield step
+                self._clock.end(batches)
+                completed = step + 1
+                if step == start:
+                    self._keeper.seal()
+                self._log.end_step()
+                saver.check()
+                if completed == total:
+                    break
+                if (code := self._asked_to_stop(completed, saver)) is not None:
+                    self._stop(completed, saver, code)
+                if saver.history:
+                    policy.measured(saver.history[-1].stall, saver.history[-1].total)
+                if policy.due(completed):
+                    policy.saved()
+                    self._save(completed, saver)
+                self._progress.update(completed, self._values)
+            self._finish(total, saver)
+        finally:
+            self._looping = False
+            self._progress.clear()
+            saver.close()
+            self._notices.stop()
+            self._signals.remove()
+            self._record(start, completed, saver)
+            for each in batches:
+                each.close()
+
+    def _save(self, completed: int, saver: Saver, wait: bool = False) -> None:
+        """Begin to save the state after so many steps; nothing if that was begun already."""
+        if self._saved != completed:
+            saver.wait()  # so that its buffer is free, and what went wrong is said before
+            # The records of the steps to come must not count as part of this state.
+            offset = os.stat(self._directory.log_path).st_size
+            snapshot = self._keeper.capture(completed)
+            if self._saved is None:
+                saver.store.check_space(snapshot.nbytes)
+            self._saved = completed
+            saver.save(snapshot, log_offset=lambda: self._durable_log(offset))
+        if wait:
+            saver.wait()
+
+    def _durable_log(self, offset: int) -> int:
+        """In the saver's thread: what was logged up to here is on disk before the checkpoint is."""
+        fd = os.open(self._directory.log_path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        return offset
+
+    def _check_space(self, completed: int, saver: Saver) -> None:
+        newest = saver.store.manifest(completed)
+        saver.store.check_space(sum(entry.bytes for entry in newest.files.values()))
+
+    def _asked_to_stop(self, completed: int, saver: Saver) -> ending.Why | None:
+        """Whether a signal or a notice says so; a notice of what is far off only makes a checkpoint."""
+        if self._signals.received is not None:
+            return ending.by_signal(self._signals.received)
+        notice = self._notices.current()
+        if notice is None or not self._notices.heed(notice):
+            return None
+        self._log.event("notice", kind=notice.kind, deadline=notice.deadline, source=notice.source)
+        if notice.kind == "cancelled":
+            self._progress.say("the notice was cancelled, training goes on")
+            return None
+        if notice.kind == "rebalance":
+            self._progress.say("the machine may be taken soon: a checkpoint is written, training goes on")
+            self._save(completed, saver)
+            return None
+        saver.wait()
+        if ending.worth_saving(notice.deadline, [s.total for s in saver.history]):
+            self._save(completed, saver, wait=True)
+            self._progress.say(f"saved after {completed} steps, waiting for the machine to be taken")
+        else:
+            self._progress.say(f"too late for a save, checkpoint {self._newest(saver)} stays the newest")
+        return ending.wait_idle(self._signals, self._notices, notice)
+
+    def _stop(self, completed: int, saver: Saver, why: ending.Why) -> None:
+        """Save unless a notice came too late for that, and raise Stopped."""
+        if why.save:
+            self._save(completed, saver, wait=True)
+        newest = self._newest(saver)
+        self._log.event("stopped", step=newest, reason=why.reason)
+        self._progress.say(
+            f"stopped by {why.reason} after {completed} steps; the same command goes on from step {newest}"
+        )
+        raise why.stopped(newest)
+
+    def _newest(self, saver: Saver) -> int:
+        return max(saver.store.steps(), default=0)
+
+    def _finish(self, total: int, saver: Saver) -> None:
+        """Save the final state, wait until it is durable, mark the run done."""
+        self._save(total, saver, wait=True)
+        if total not in saver.store.steps():  # it failed, and that was only warned about
+            raise SaveFailed(
+                f"run: the final state, step {total}, could not be saved",
+                "the checkpoints before it are there",
+            )
+        if self._directory.done() != total:
+            self._directory.mark_done(total)
+        self._step = total
+        if self._signals.received is not None:
+            # What comes after the loop is done by the next attempt, which finds the run complete.
+            self._stop(total, saver, ending.by_signal(self._signals.received))
+
+    def _record(self, start: int, completed: int, saver: Saver) -> None:
+        if not self._clock.seconds:
+            return
+        try:
+            write_measured(
+                self.path,
+                attempt=self.attempt,
+                start=start,
+                steps=completed,
+                clock=self._clock,
+                saves=saver.history,
+            )
+        except OSError as error:
+            warnings.warn(f"measured.json: not written: {error.strerror}", RunWarning, stacklevel=3)
+
+    # --- inside a step ------------------------------------------------------------------------------------
+
+    def log(self, *, timing: dict[str, Any] | None = None, **values: Any) -> None:
+        """Log values of this step; several calls are one record. `timing` is never compared.
+
+        When it returns, the record survives the death of the process (with `durable_log`, of the machine).
+        After the loop it belongs to step `total`. Raises BadInput before the first step.
+        """
+        if self._step is None:
+            raise BadInput(
+                "log: got a call before the first step, expected one inside the loop",
+                "what stands before the loop happens in every attempt: log it under `if step == 0`",
+            )
+        self._log.write(self._step, values, timing)
+        self._values.update(values)
+
+    @contextmanager
+    def aside(self, seed: int | None = None) -> Iterator[None]:
+        """For an evaluation: inside, random numbers of their own; outside nothing has been drawn.
+
+        So how often one evaluates cannot change the training. Inside, the numbers depend on the config and
+        the step only, or on `seed`. Time spent inside does not count as step time.
+        """
+        begun = time.perf_counter()
+        own = mix(int(self.fingerprint, 16), -1 if self._step is None else self._step)
+        with isolated(own if seed is None else seed, cuda=True):
+            yield
+        self._clock.aside(time.perf_counter() - begun)
+
+    # --- the end ------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Finish the log and give the run back; a second call does nothing."""
+        if self._saver is not None:
+            self._saver.close()
+        for batches in self._batches.values():
+            batches.close()
+        try:
+            self._log.close()
+        finally:
+            self._directory.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,74 @@
+"""Being asked to stop: the handlers only set a flag, the loop looks at it between two steps.
+
+To save inside a handler would catch the model in the middle of an update. Loader workers must not hear
+these signals: a launcher signals the whole process group, torch's workers die of SIGTERM, and the main
+process would fail in `next()` before it could save.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import warnings
+from types import FrameType
+from typing import Any
+
+from loadsheet.run.errors import INTERRUPTED, REQUEUE, RunWarning
+
+#: signal -> exit status once the state is saved
+STOPS = {signal.SIGTERM: REQUEUE, signal.SIGUSR1: REQUEUE, signal.SIGINT: INTERRUPTED}
+
+
+class StopSignals:
+    """Handlers for SIGTERM, SIGUSR1 and SIGINT, while it is installed.
+
+    The first one of any of them is noted in `received`; a second Ctrl-C ends the process at once, even if
+    it is deep in a long computation: the signal's default action is back in place by then, and nothing on
+    disk needs a goodbye.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+        self._pid = os.getpid()
+
+    def install(self) -> None:
+        """Take the signals over; outside the main thread Python cannot, and a warning says so."""
+        if self._before:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            warnings.warn(
+                "run: started outside the main thread, where signals cannot be caught: SIGTERM will end the "
+                "process without a save",
+                RunWarning,
+                stacklevel=3,
+            )
+            return
+        for number in STOPS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a background job: it is to be ignored
+                self._before[number] = signal.signal(number, self._handle)
+
+    def remove(self) -> None:
+        """Give the signals back to whoever had them."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, handler in self._before.items():
+            # A handler that was not installed from Python cannot be put back; the default is next to it.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._before = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child that has not set its own handlers
+        which = signal.Signals(number)
+        if self.received is None:
+            self.received = which
+        if which == signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def shield_worker() -> None:
+    """In a loader's worker: leave these signals to the main process, which ends its workers itself."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
