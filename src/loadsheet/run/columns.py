@@ -9,15 +9,20 @@ step, a damaged line) takes the general way through dicts.
 from __future__ import annotations
 
 import os
+import re
 from bisect import bisect_left
+from collections.abc import Callable
 from operator import attrgetter, lt
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from loadsheet.run.reading import MARKS, Limits, Reader, born, log_path, merge, restored
 
 _FIRST: Final = ("step", "attempt", "time")
+#: what msgspec allows in no name of a field
+_UNFIT: Final = re.compile(r'[\x00-\x1f"\\]')
+_Decode = Callable[[bytes], list[Any]]
 
 
 def read_columns(path: str | os.PathLike[str]) -> dict[str, list[Any]]:
@@ -41,23 +46,29 @@ class _Table:
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.columns: dict[str, list[Any]] = {name: [] for name in _FIRST}
+        self._decode: _Decode | None = None
         self._learn()
 
     def _learn(self) -> None:
-        """Make the object with one slot for each column known now."""
+        """Make the object with one slot for each column known now; none for names that no slot can have."""
+        if any(_UNFIT.search(name) for name in self.columns):
+            self._decode = None
+            return
         plain = [name for name in self.columns if name not in _FIRST and not name.startswith("timing.")]
         timed = [name for name in self.columns if name.startswith("timing.")]
         inner = _shape("Timing", [(name.removeprefix("timing."), Any) for name in timed])
         fields: list[tuple[str, Any]] = [("step", int), ("attempt", int), ("time", Any)]
         outer = _shape("Record", [*fields, *((name, Any) for name in plain)], inner)
-        self._decode = msgspec.json.Decoder(outer).decode_lines
+        self._decode = cast("_Decode", msgspec.json.Decoder(outer).decode_lines)
         self._slots = {name: f"slot{n}" for n, name in enumerate([*_FIRST, *plain])}
         self._slots |= {name: f"timing.slot{n}" for n, name in enumerate(timed)}
 
     def add_fast(self, segment: bytes, limits: Limits, lives: dict[int, int]) -> bool:
         """Append the lines of a segment if all are as expected; False, and nothing done, if not."""
+        if self._decode is None:
+            return False
         try:
-            rows: list[Any] = self._decode(segment)
+            rows = self._decode(segment)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
         steps = [row.slot0 for row in rows]

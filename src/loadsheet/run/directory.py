@@ -128,7 +128,7 @@ class RunDirectory:
             )
 
     def _take_number(self) -> None:
-        """The next number, on disk before it is used: the name is made with O_EXCL, then fsynced."""
+        """The next number; it is durable with the record of the attempt, which is written next."""
         number = max(self._newest(), _last_logged(self.log_path)) + 1
         while True:
             path = self._file(number)
@@ -137,12 +137,7 @@ class RunDirectory:
                 break
             except FileExistsError:  # a process that the lock did not keep out
                 number += 1
-        try:
-            write_all(fd, json.dumps({"attempt": number, "time": time.time()}).encode() + b"\n")
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        fsync_directory(self.provenance)
+        os.close(fd)
         self.attempt = number
         self.check_owner()  # where the lock failed, the lower of two numbers gives way at once
 

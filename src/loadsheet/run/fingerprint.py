@@ -106,6 +106,8 @@ def differences(old: Any, new: Any, limit: int = 5) -> list[str]:
     >>> differences({"lr": 0.1, "a": {"b": 1}}, {"lr": 0.1, "a": {"b": 2}, "c": 3})
     ['a.b: 1 → 2', 'c: absent → 3']
     """
+    if (isinstance(old, dict) and isinstance(new, dict)) and _shown(old) == _shown(new):
+        return []  # the usual case, at once
     found: list[str] = []
     _compare(old, new, "", found, limit)
     return found[:limit]

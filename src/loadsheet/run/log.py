@@ -102,8 +102,7 @@ class Log:
             self._advance(step)
         record: dict[str, Any] = {"step": step, "attempt": self.attempt, "time": time.time()}
         for name, value in values.items():
-            if not isinstance(name, str) or not name.isascii():
-                _named(name, "log")
+            _named(name, "log")
             if name in RESERVED or name.startswith("timing."):
                 raise BadInput(
                     f"log: got a value named {shorten(name)}, expected another name",
@@ -254,12 +253,10 @@ class Log:
             whole = False
         if whole:
             write_all(self._fd, b"\n")
-            os.fsync(self._fd)
             return
         aside = self.path.with_name(f"{self.path.stem}.torn-{self.attempt:04d}")
         write_whole(aside, tail)
         os.ftruncate(self._fd, size - len(tail))
-        os.fsync(self._fd)
         warnings.warn(
             RunWarning(
                 f"the last line of `{self.path}` was cut off by the end of an earlier attempt; "

@@ -37,13 +37,26 @@ _KEPT: Final = re.compile(
     r"|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)"
 )
 #: of these, the ones whose change may change the bits of a result
-_BITS: Final = re.compile(r"(CUBLAS|CUDNN|NCCL|TORCH|PYTORCH|TORCHINDUCTOR|OMP|MKL|OPENBLAS|DNNL|ONEDNN)_.+")
-_SECRET_NAME: Final = re.compile(
-    r"key|token|secret|passw|pwd|credential|auth|cookie|session|private|signature|bearer|dsn|license",
-    re.IGNORECASE,
+_BITS: Final = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_LAUNCH_BLOCKING",
+    "MKL_CBWR",
+    "MKL_NUM_THREADS",
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "ONEDNN_MAX_CPU_ISA",
+    "ATEN_CPU_CAPABILITY",
+    "PYTORCH_NVFUSER_DISABLE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_BLAS_PREFER_CUBLASLT",
 )
-#: names that hold one of those words and no secret
-_HARMLESS: Final = re.compile(r"max_?tokens?|tokens_|num_tokens|tokenizer|TOKENIZERS_", re.IGNORECASE)
+#: words of a name, alone or at the end of a longer word, that announce a secret ("monkey" does not)
+_SECRET_WORD: Final = re.compile(
+    r"(.*(token|secret|password|passwd|passphrase|apikey|credentials?)|key|keys|pwd|pass|auth|authorization"
+    r"|cookie|session|private|signature|bearer|dsn|jwt|sas|pat|license)"
+)
 _SECRET_VALUE: Final = re.compile(
     r"\b(hf_|sk-|ghp_|gho_|ghs_|github_pat_|glpat-|xox[abpr]-|AKIA|ASIA|AIza|pypi-|npm_|ya29\.|eyJ[A-Za-z0-9_-]{8,}\.)"
     r"[A-Za-z0-9._/+-]{8,}"
@@ -254,7 +267,8 @@ def without_secrets(arguments: Iterable[str]) -> list[str]:
 
 
 def _is_secret(name: str) -> bool:
-    return _SECRET_NAME.search(_HARMLESS.sub("", name.replace("-", "_"))) is not None
+    words = re.split(r"[^a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
+    return any(_SECRET_WORD.fullmatch(word) for word in words)
 
 
 def _clean(text: str) -> str:
@@ -296,9 +310,9 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """
     old, new = _bits(before), _bits(now)
     return [
-        f"{name}: {_said(old.get(name))} → {_said(new.get(name))}"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name)
+        f"{name}: {_said(old[name])} → {_said(new[name])}"
+        for name in sorted(old.keys() & new.keys())
+        if old[name] != new[name]
     ]
 
 
@@ -318,15 +332,19 @@ def _said(value: Any) -> str:
 
 
 def _bits(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts on which bits depend, flat."""
+    """The facts on which bits depend, flat; what was not found out is not there."""
     machine, libraries = facts.get("machine") or {}, facts.get("libraries") or {}
-    gpus = machine.get("gpus") or []
     found = {name: value for name, value in libraries.items() if name != "executable"}
-    found["cpu"] = machine.get("cpu")
-    found["gpu"] = ", ".join(sorted(str(gpu.get("name")) for gpu in gpus)) or None
-    found["driver"] = ", ".join(sorted({str(gpu.get("driver")) for gpu in gpus})) or None
-    installed = facts.get("packages") or {}
-    found |= {name: installed.get(name) for name in ("numpy", "triton", "flash-attn") if installed}
-    variables = facts.get("environment") or {}
-    found |= {name: value for name, value in variables.items() if _BITS.fullmatch(name)}
+    if "cpu" in machine:
+        found["cpu"] = machine["cpu"]
+    if "gpus" in machine:
+        gpus = machine["gpus"]
+        found["gpu"] = ", ".join(sorted(str(gpu.get("name")) for gpu in gpus)) or "none"
+        if gpus:
+            found["driver"] = ", ".join(sorted({str(gpu.get("driver")) for gpu in gpus}))
+    if "packages" in facts:
+        found |= {name: facts["packages"].get(name) for name in ("numpy", "triton", "flash-attn")}
+    if "environment" in facts:
+        variables = facts["environment"]
+        found |= {name: variables.get(name) for name in _BITS}
     return found
