@@ -29,7 +29,8 @@ import msgspec
 from loadsheet.errors import BadInput, shorten
 from loadsheet.run.directory import cannot_write, fsync_directory, write_all, write_whole
 from loadsheet.run.errors import RunError, RunWarning
-from loadsheet.run.reading import NON_FINITE, Difference, compare, merge, superseded
+from loadsheet.run.reading import NON_FINITE, merge, superseded
+from loadsheet.run.rerun import Difference, compare
 
 #: names that the log itself gives to what it writes
 RESERVED: Final = frozenset({"step", "attempt", "time", "timing", "event"})
@@ -85,6 +86,14 @@ class Log:
         _whole("resume", step)
         self.end_step()
         size = os.fstat(self._descriptor()).st_size
+        if size < since:
+            warnings.warn(
+                RunWarning(
+                    f"`{self.path}` has {size} bytes, and {since} when the checkpoint was made: "
+                    "records were lost or taken out"
+                ),
+                stacklevel=3,
+            )
         self._earlier = superseded(self.path, step, since=min(since, size), end=size) if size else {}
         self._last_earlier = max(self._earlier, default=-1)
         self._next = self._from = step
