@@ -94,19 +94,18 @@ def code() -> dict[str, Any] | None:
     script = Path(sys.argv[0]) if sys.argv and sys.argv[0] not in {"", "-c", "-m"} else None
     folders = [script.resolve().parent] if script is not None and script.is_file() else []
     for folder in [*folders, Path.cwd()]:
-        found = _git(folder, "rev-parse", "--show-toplevel", "HEAD")
+        found = _git(folder, "rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
         if found is None:
             continue
-        top, _, commit = found.decode(errors="replace").strip().rpartition("\n")
+        top, commit, branch = found.decode(errors="replace").strip().rsplit("\n", 2)
         diff = _git(folder, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD") or b""
         new = _git(folder, "ls-files", "--others", "--exclude-standard", "-z", "--full-name", top) or b""
-        branch = _git(folder, "rev-parse", "--abbrev-ref", "HEAD") or b""
         remote = _git(folder, "config", "--get", "remote.origin.url") or b""
         cut = diff[:_DIFF_LIMIT]
         return {
             "repository": top,
             "commit": commit,
-            "branch": branch.decode(errors="replace").strip(),
+            "branch": branch,
             "remote": _LOGIN.sub(_HIDDEN, remote.decode(errors="replace").strip()),
             "diff": cut,
             "diff_sha256": hashlib.sha256(diff).hexdigest() if diff else None,
