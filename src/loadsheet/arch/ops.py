@@ -51,7 +51,7 @@ class Ops(Tape):
         if packed:  # one layer is unpacked at a time
             unpacked = size * experts * self.execution.unpacked_bytes
             record.forward_temporary = record.backward_temporary = unpacked
-            if self.execution.holds_quantised_inputs and x.grad:
+            if self.execution.quantised_inputs_held and x.grad:
                 record.held = (x.storage,)
         if x.grad:
             record.input_grad_flops = 2 * macs

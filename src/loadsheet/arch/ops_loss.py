@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from loadsheet.arch.ops import Ops, Weight
 from loadsheet.arch.ops_lora import adapt, adapter_product
 from loadsheet.arch.tape import Record, Storage, Tensor
@@ -24,7 +26,7 @@ def end(tape: Ops, x: Tensor, head: Weight, targets: Tensor, *, softcap: bool) -
     if execution.wide_logits:
         logits = tape.cast(logits, "fp32")
     if execution.loss == "chunked":
-        return split_cross_entropy(tape, logits, targets)
+        return split_cross_entropy(tape, logits)
     return cross_entropy(tape, logits, targets)
 
 
@@ -42,20 +44,29 @@ def cross_entropy(tape: Ops, logits: Tensor, targets: Tensor) -> Tensor:
     return _likelihood(tape, log_probabilities, targets)
 
 
-def split_cross_entropy(tape: Ops, logits: Tensor, targets: Tensor) -> Tensor:
+def split_cross_entropy(tape: Ops, logits: Tensor) -> Tensor:
     """Whole logits, the loss by chunks: they are copied to drop the last token, then split (LitGPT).
 
-    Backward joins the chunks' gradients and spreads them over the whole logits: at that point the
-    chunks' gradients, which took the place of the log-probabilities, are there twice.
+    Backward joins the chunks' gradients, which took the place of the log-probabilities, in one tensor and
+    then spreads that over the whole logits: beside the logits themselves, two tensors as large as they are.
     """
-    copy = tape.copy(logits)
-    x = tape.cast(copy, "fp32") if tape.execution.upcast_logits else copy
-    log_probabilities = _like(tape, x)
-    record = tape.add_record("log_softmax", (x,), log_probabilities, (log_probabilities,))
+    dtype = "fp32" if tape.execution.upcast_logits else logits.dtype
+    kept = tape.new(logits.rows, logits.width, logits.symbol, dtype)
+    loss = tape.new(1, 1, "1", dtype, logits.grad)
+    record = tape.add_record("split_loss", (logits,), loss, (kept,))
     record.held = _held(tape, logits)
-    loss = _likelihood(tape, log_probabilities, targets)
-    tape.records[-1].backward_temporary = x.bytes
+    record.forward_temporary = kept.bytes  # the copy
+    two = 2 * _chunk(tape, logits.rows) * logits.width * DTYPE_BYTES[dtype]
+    record.backward_temporary = largest(0, two - kept.bytes)
     return loss
+
+
+def _chunk(tape: Ops, rows: Any) -> Any:
+    """Rows of one chunk: `loss_chunk` tokens of each sequence, or a share of all."""
+    execution, work = tape.execution, tape.work
+    if not execution.loss_chunk:
+        return ceil_div(rows, execution.loss_chunks)
+    return work.sequences * smallest(execution.loss_chunk, work.new)
 
 
 def chunked_cross_entropy(tape: Ops, x: Tensor, head: Weight, *, softcap: bool = False) -> Tensor:
@@ -66,7 +77,7 @@ def chunked_cross_entropy(tape: Ops, x: Tensor, head: Weight, *, softcap: bool =
     them; only then the head follows, chunk by chunk. LitGPT's chunks are 128 tokens of each sequence,
     torchtune's an eighth of it.
     """
-    execution, work = tape.execution, tape.work
+    execution = tape.execution
     x = tape.cast(x, tape.compute_dtype)
     wide = execution.upcast_logits or execution.wide_logits
     dtype = "fp32" if wide else x.dtype
@@ -83,14 +94,10 @@ def chunked_cross_entropy(tape: Ops, x: Tensor, head: Weight, *, softcap: bool =
     loss = tape.new(1, 1, "1", dtype, grad)
     record = tape.add_record("chunked_loss", inputs, loss, kept)
     record.held = _held(tape, logits)
-    if tape.packs(head) and execution.holds_quantised_inputs and x.grad:
+    if tape.packs(head) and execution.quantised_inputs_held and x.grad:
         record.held += (x.storage,)
     _head_flops(tape, record, x, head)
-    if execution.loss_chunk:
-        rows = work.sequences * smallest(execution.loss_chunk, work.new)
-    else:
-        rows = ceil_div(x.rows, execution.loss_chunks)
-    chunk = rows * head.out_features
+    chunk = _chunk(tape, x.rows) * head.out_features
     unpacked = execution.unpacked_bytes * head.in_features * head.out_features if tape.packs(head) else 0
     record.forward_temporary = chunk * DTYPE_BYTES[dtype] + logits.bytes  # all logits, then chunk by chunk
     # by the time of the head the gradients of all logits are 16-bit

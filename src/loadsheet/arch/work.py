@@ -83,9 +83,8 @@ class Execution:
     wide_norms    a written-out RMSNorm stays in fp32 up to its weight (LitGPT)
     written_softcap  scores that a tanh squeezes are written out, whatever `attention` says (LitGPT)
     quantised_head   weight-only quantisation packs the head as well (LitGPT)
-    holds_quantised_inputs  the input of each packed product is held until the graph goes (bitsandbytes
-                  before 0.43.2 put it on the autograd context, which nothing frees earlier), and the graph
-                  goes only when the next iteration's logits take the name of the last one's
+    quantised_inputs_held  the inputs of packed products are held until the graph goes, which backward does
+                  not do (bitsandbytes before 0.43.2 put them on the autograd context): of how many iterations
     unpacked_bytes  of each number of a packed matrix while it is used: 2, or 4 where it is unpacked to fp16
                   and copied to bf16 (Fabric; bitsandbytes before 0.43)
     device      on the CPU, dropout keeps its mask in the tensor's dtype and LayerNorm its statistics too
@@ -108,7 +107,7 @@ class Execution:
     wide_norms: bool = False
     written_softcap: bool = False
     quantised_head: bool = False
-    holds_quantised_inputs: bool = False
+    quantised_inputs_held: int = 0
     unpacked_bytes: int = 2
     device: Literal["cuda", "cpu"] = "cuda"
 

@@ -217,6 +217,9 @@ class _Step:
         self.begin = _beginning(taped, recipe)
         self.copies: Any = sum((s.copies * c for s, c in taped.runs), start=taped.before.copies)
         self.held: Any = sum((s.held * c for s, c in taped.runs), start=0)
+        earlier = self.held * max(recipe.execution.quantised_inputs_held - 1, 0)
+        if _some(earlier):
+            self.base.append(self.still(earlier, "inputs of 4-bit layers, iteration before"))
 
     def at(self, name: str, items: list[Item | None]) -> Instant:
         """An instant: what is there all the time, and these items."""
@@ -263,12 +266,12 @@ class _Step:
             self.still(self.held),
         ]
 
-    def still(self, held: Any) -> Item | None:
+    def still(self, held: Any, name: str = "inputs of 4-bit layers") -> Item | None:
         """Inputs of quantised products that stay until the graph goes."""
         source = (
             "bitsandbytes before 0.43.2, autograd/_functions.py: MatMul4Bit puts its input on the context"
         )
-        return _modelled("inputs of 4-bit layers", held, "held until the graph goes", source)
+        return _modelled(name, held, "held until the graph goes", source)
 
     def copies_item(self, *, blocks: bool) -> Item | None:
         """16-bit copies of weights under autocast: the head's, and those of the blocks."""
