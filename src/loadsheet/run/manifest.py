@@ -40,6 +40,10 @@ class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
 def pack(manifest: Manifest) -> bytes:
     """A manifest as a file: readable, and with a checksum of its own."""
     inner = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+    return _wrap(inner)
+
+
+def _wrap(inner: bytes) -> bytes:
     digest = xxhash.xxh3_128_hexdigest(inner)
     return b'{"manifest": ' + inner + b', "xxh3_128": "' + digest.encode() + b'"}\n'
 
@@ -49,7 +53,7 @@ def unpack(data: bytes, where: str) -> Manifest:
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
         inner = bytes(envelope.manifest)
-        if xxhash.xxh3_128_hexdigest(inner) != envelope.xxh3_128:
+        if _wrap(inner) != data:  # byte for byte, so that not even white space may differ
             raise BadCheckpoint(
                 f"{where}: got a manifest with another checksum than its own, expected it whole"
             )
