@@ -181,8 +181,8 @@ class Disk:
 
     def chunks(self, path: str) -> Iterator[memoryview]:
         """The file through a buffer: a bad sector is an error here, and would kill the process if mapped."""
-        buffer = bytearray(_CHUNK)
         with open(path, "rb", buffering=0) as file:
+            buffer = bytearray(min(_CHUNK, os.fstat(file.fileno()).st_size + 1))
             while count := file.readinto(buffer):
                 yield memoryview(buffer)[:count]
 
