@@ -21,6 +21,7 @@ class Instant:
     tensors: Ledger
     around: Ledger
     stage: int = 0
+    moving: Any = 0  # the part of the tensors that comes and goes within a step
     total: Estimate = field(init=False, compare=False, repr=False)  # what the device must hold at this moment
 
     def __post_init__(self) -> None:
@@ -43,6 +44,7 @@ class MemoryAccount:
     instants: tuple[Instant, ...]
     model_states: Item
     notes: tuple[str, ...] = ()
+    on_gpu: bool = True  # on the CPU there are no workspaces of matrix libraries
 
     @property
     def worst(self) -> Instant:
@@ -56,17 +58,36 @@ class MemoryAccount:
 
     @property
     def allocated(self) -> Estimate:
-        """What the framework's tensors take at the worst instant (torch.cuda.max_memory_allocated)."""
-        return _highest([i.tensors.total for i in self.instants])
+        """What the framework's allocator has handed out at the worst instant (torch.cuda.max_memory_allocated).
+
+        The tensors and the workspaces of the matrix libraries; its width is what kernels and versions do
+        otherwise than the walk assumes.
+        """
+        if not self.on_gpu:
+            return _highest([i.tensors.total for i in self.instants])
+        spaces = overhead("workspaces")
+        return _highest([i.tensors.total + spaces + _unsure(i) for i in self.instants])
 
     @property
     def reserved(self) -> Estimate:
         """What the framework's allocator holds (torch.cuda.max_memory_reserved): all but the context."""
-        return _highest([i.tensors.total + i.around["allocator"].amount for i in self.instants])
+        totals = []
+        for i in self.instants:
+            total = i.tensors.total + i.around["allocator"].amount
+            totals.append(Estimate(total.low + _unsure(i).low, total.mid, total.high, total.reason))
+        return _highest(totals)
 
 
 def _largest_entry(value: Any) -> float:
     return float(value.max()) if hasattr(value, "max") else float(value)
+
+
+def _unsure(instant: Instant) -> Estimate:
+    """What kernels and versions may do otherwise than the walk assumes."""
+    walk = overhead("walk_share")
+    return Estimate(
+        walk.low * instant.moving, walk.mid * instant.moving, walk.high * instant.moving, walk.reason
+    )
 
 
 def _highest(totals: list[Estimate]) -> Estimate:
@@ -81,7 +102,7 @@ def _highest(totals: list[Estimate]) -> Estimate:
 def overhead(name: str) -> Estimate:
     """A stated range of the data file, in bytes."""
     entry = tables()["overheads"][name]
-    scale = GIB if entry["unit"] == "GiB" else 1
+    scale = {"GiB": GIB, "MiB": GIB / 1024}.get(entry["unit"], 1)
     return Estimate(entry["low"] * scale, entry["mid"] * scale, entry["high"] * scale, entry["source"])
 
 
@@ -115,7 +136,8 @@ def around(dynamic: Any, gpus: int, paged: Any = 0) -> Ledger:
 def instant(name: str, items: Iterable[Item | None], resident: Any, gpus: int, paged: Any = 0) -> Instant:
     """An instant from its tensors; `resident` bytes stay put and so do not fragment."""
     tensors = Ledger(name, tuple(i for i in items if i is not None))
-    return Instant(name, tensors, around(tensors.total.mid - resident, gpus, paged))
+    moving = tensors.total.mid - resident
+    return Instant(name, tensors, around(moving, gpus, paged), moving=moving)
 
 
 def format_bytes_of(shape: tuple[int, ...], name: str, group: int = 128) -> tuple[Any, Any]:

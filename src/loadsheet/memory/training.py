@@ -187,7 +187,8 @@ def training_memory(
     states = Item(
         "model states", children=tuple(i for i in (*step.states, step.gradients()) if i is not None)
     )
-    return MemoryAccount(tuple(instants), states, _notes(model, recipe))
+    on_gpu = recipe.execution.device == "cuda"
+    return MemoryAccount(tuple(instants), states, _notes(model, recipe), on_gpu)
 
 
 class _Step:
@@ -414,7 +415,7 @@ def _first_step(instants: list[Instant], step: _Step) -> Instant | None:
     highest = max(instants[:-1], key=lambda i: _scalar(i.total.mid))
     items = tuple(i for i in highest.tensors.items if i is not moments)
     ledger = type(highest.tensors)("first step", items)
-    return Instant(f"first step: {highest.name}", ledger, highest.around)
+    return Instant(f"first step: {highest.name}", ledger, highest.around, moving=highest.moving)
 
 
 def _notes(model: Model, recipe: Training) -> tuple[str, ...]:
