@@ -90,7 +90,8 @@ loggable = st.recursive(
     max_leaves=6,
 )
 named = st.dictionaries(
-    st.text(max_size=6).filter(
+    st.sampled_from(["loss", "lr"])
+    | st.text(max_size=6).filter(
         lambda name: name not in log_module.RESERVED and not name.startswith("timing.")
     ),
     loggable,
@@ -99,7 +100,7 @@ named = st.dictionaries(
 
 
 @settings(max_examples=40)
-@given(st.lists(st.tuples(st.integers(0, 3), named, st.none() | named), max_size=8))
+@given(st.lists(st.tuples(st.integers(0, 3), named, st.none() | named, st.booleans()), max_size=8))
 def test_what_is_logged_is_what_is_read(tmp_path_factory: pytest.TempPathFactory, calls: list[Any]) -> None:
     """Any sequence of calls, against a dict that is filled by hand; columns and stream agree."""
     path = tmp_path_factory.mktemp("log") / "log.jsonl"
@@ -107,9 +108,11 @@ def test_what_is_logged_is_what_is_read(tmp_path_factory: pytest.TempPathFactory
     step = 0
     with Log(path, 1) as log:
         log.resume(0)
-        for forward, values, timing in calls:
+        for forward, values, timing, divide in calls:
             step += forward
             log.write(step, values, timing)
+            if divide:  # an event divides the lines, and readers take them in other portions
+                log.event("checkpoint")
             entry = expected.setdefault(step, {})
             entry.update(values)
             if timing is not None:

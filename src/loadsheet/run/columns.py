@@ -2,8 +2,8 @@
 
 The speed (more than half a million lines a second) comes from decoding into objects with one slot per
 column instead of a dict per line: they need no hashing, and the garbage collector does not know them.
-The columns are learned on the way; a block of lines that fits them not (a new name, several lines for one
-step, a damaged line) takes the general way through dicts.
+The columns are learned on the way; lines that do not fit them (a new name, a damaged line, two attempts in
+one block) take the general way through dicts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import os
 import re
 from bisect import bisect_left
 from collections.abc import Callable
-from operator import attrgetter, lt
+from itertools import compress
+from operator import attrgetter, eq, le
 from typing import Any, Final, cast
 
 import msgspec
@@ -73,18 +74,37 @@ class _Table:
             return False
         steps = [row.slot0 for row in rows]
         attempts = [row.slot1 for row in rows]
-        attempt, last = attempts[0], self.columns["step"]
-        if attempts.count(attempt) != len(attempts) or (last and steps[0] <= last[-1]):
+        attempt, known = attempts[0], self.columns["step"]
+        if attempts.count(attempt) != len(attempts) or not all(map(le, steps, steps[1:])):
             return False
-        if not all(map(lt, steps, steps[1:])):
+        joins = bool(known) and steps[0] <= known[-1]
+        if joins and (steps[0] < known[-1] or attempt != self.columns["attempt"][-1]):
             return False
         limit = limits.of((attempt, lives.get(attempt, 0)))
         if steps[-1] >= limit:
             rows = rows[: bisect_left(steps, limit)]
+            steps = steps[: len(rows)]
+            if not rows:
+                return True
+        again = list(compress(range(1, len(rows)), map(eq, steps[1:], steps)))
+        if (again or joins) and b"null" in segment:
+            return False  # here None means that a line says nothing, and must not be a value as well
         special = any(mark in segment for mark in MARKS)
+        last = [True] * len(rows)  # whether a row is the last one of its step
+        for at in again:
+            last[at - 1] = False
         for name, column in self.columns.items():
-            found = map(attrgetter(self._slots[name]), rows)
-            column.extend(map(restored, found) if special else found)
+            found = list(map(attrgetter(self._slots[name]), rows))
+            if special:
+                found = list(map(restored, found))
+            if joins:
+                before = column.pop()
+                if found[0] is None:
+                    found[0] = before
+            for at in again:
+                if found[at] is None:
+                    found[at] = found[at - 1]
+            column.extend(compress(found, last) if again else found)
         return True
 
     def add(self, segment: bytes, limits: Limits, lives: dict[int, int]) -> None:
