@@ -20,7 +20,7 @@ SURFACE = {
     "lab": "EXPERIMENT --json --no-timing --plot",
     "measure": "",
     "models": "TEXT --json",
-    "params": "MODEL --json --tensors",
+    "params": "MODEL --json --run-its-code --tensors --trace",
     "plan": (
         "MODEL --accumulation --attention --batch --double-quant --dropout --explain --gpu --gpus --group --json "
         "--keep-gradients --kernels --kv --lora-dropout --loss --mfu --no-double-quant --no-dropout --no-repeat-kv "

@@ -23,6 +23,7 @@ from loadsheet.measure.module import fit
 from loadsheet.measure.script import read_line, watch
 from loadsheet.measure.small import shrink
 from loadsheet.measure.step import flops, kept_bytes, loss_of, tracked_peak
+from loadsheet.measure.trace import trace
 from loadsheet.measure.verify import verify
 
 
@@ -226,6 +227,28 @@ def test_measure_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     refused("measure", "script", words="got no command")
     refused("measure", "script", "--gpu", "t4", "--", "true", words="expected both")
     refused("measure", "machine", "--gpu", "h100", words="unknown GPU")
+
+
+def test_trace_counts_what_is_not_described(tmp_path: Path) -> None:
+    """BERT as a decoder, which no family describes: 109,514,298 parameters as transformers builds it."""
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "bert", "is_decoder": true}')
+    refused("params", str(config), words="not supported")
+    assert trace(str(config))["total"] == 109_514_298
+    assert trace("gpt2")["total"] == 124_439_808
+    refused("params", "gpt2", "--run-its-code", words="without --trace")
+
+
+def test_trace_runs_no_code_unasked(tmp_path: Path) -> None:
+    """A config that names Python files of its own is refused: they are not run."""
+    mark = tmp_path / "ran"
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "mine", "auto_map": {"AutoConfig": "mine.C", "AutoModelForCausalLM": "mine.M"}}'
+    )
+    (tmp_path / "mine.py").write_text(f"open({str(mark)!r}, 'w')")
+    with pytest.raises(ls.LoadsheetError, match="cannot build 'mine'"):
+        trace(str(tmp_path))
+    assert not mark.exists()
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,20 @@ def model(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
         ) from error
 
 
+def config_of(source: str) -> dict[str, Any]:
+    """The config alone, whether a family describes it or not: of a preset, a config.json or its folder.
+
+    Raises UnknownModel or BadFile.
+    """
+    name = source.strip().lower()
+    if not os.path.lexists(source):
+        if name in _names():
+            return dict(_entry(name)["config"])
+        raise _unknown(source, name)
+    path = Path(source)
+    return load_json(path / "config.json" if path.is_dir() else path)
+
+
 def shadowed(source: str) -> bool:
     """Whether a text names both a preset and what lies here under that name, which is then the one read."""
     if source.strip().lower() not in _names() or not os.path.lexists(source):

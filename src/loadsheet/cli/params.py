@@ -9,6 +9,7 @@ import click
 from loadsheet.arch.model import Model
 from loadsheet.arch.read import model as find_model
 from loadsheet.cli.output import show, show_json, warn_shadowed, width
+from loadsheet.errors import BadInput
 from loadsheet.text import columns, wrap
 from loadsheet.units import format_bytes, format_params
 
@@ -33,12 +34,27 @@ def summary(m: Model) -> dict[str, Any]:
 @click.argument("model")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--tensors", is_flag=True, help="List every parameter with its shape.")
-def command(model: str, as_json: bool, tensors: bool) -> None:
+@click.option(
+    "--trace",
+    is_flag=True,
+    help="Count what transformers builds (the `hf` extra): for what is not described.",
+)
+@click.option(
+    "--run-its-code", is_flag=True, help="With --trace: run the Python files beside the config.json."
+)
+def command(model: str, as_json: bool, tensors: bool, trace: bool, run_its_code: bool) -> None:
     """Exact parameters of MODEL, by part: a preset, config.json, folder, .safetensors or .gguf file.
 
     A tied head is counted once. `active`: what one token uses (of routed experts only the chosen
     ones). `matmul`: what multiplies activations; an embedding look-up does not, a tied head does.
     """
+    if run_its_code and not trace:
+        raise BadInput(
+            "--run-its-code: got it without --trace, expected both", "leave it out: nothing else runs code"
+        )
+    if trace:
+        _trace(model, as_json, tensors, run_its_code)
+        return
     warn_shadowed(model)
     m = find_model(model)
     if as_json:
@@ -54,6 +70,25 @@ def command(model: str, as_json: bool, tensors: bool) -> None:
         show("\n".join(columns(shapes, left=2)))
         return
     show("\n".join(_page(m, width())))
+
+
+def _trace(source: str, as_json: bool, tensors: bool, run_its_code: bool) -> None:
+    from loadsheet.measure.trace import trace
+
+    found = trace(source, remote_code=run_its_code)
+    listed = found["tensors"]
+    if not tensors:
+        found = {key: value for key, value in found.items() if key != "tensors"}
+    if as_json:
+        show_json(found)
+        return
+    if tensors:
+        show("\n".join(columns(([t["name"], " × ".join(map(str, t["shape"]))] for t in listed), left=1)))
+        return
+    total = found["total"]
+    show(f"{found['model']} ({found['model_type']})   {total:,} parameters ({format_params(total)})")
+    show(f"  {len(listed):,} tensors, counted as {found['traced_with']} builds them; ours are not asked")
+    show("  the head is the embedding, counted once" if found["tied"] else "  the head has its own weights")
 
 
 def _page(m: Model, room: int) -> list[str]:
