@@ -307,3 +307,20 @@ def test_where_locks_do_nothing_the_number_still_keeps_attempts_apart(
         assert (run.attempt, other.stdout) == (1, "attempt 2\n")
         with pytest.raises(Fenced, match="attempt 2"):
             run.check_owner()
+
+
+def test_a_lock_file_deleted_while_one_waits_is_not_what_one_gets(tmp_path: Path) -> None:
+    """The lock of a file without a name keeps nobody out: the waiting one takes the lock of the new file."""
+    first = start(HOLD, tmp_path)
+    (path,) = tmp_path.glob("*/lock")
+    waiting = lock.RunLock(path)
+    with pytest.raises(Busy):
+        waiting.acquire(wait=0)  # it has the file open now
+    path.unlink()
+    end(first)
+    waiting.acquire(wait=5)
+    try:
+        assert path.exists()
+        assert waiting.in_place()
+    finally:
+        waiting.release()
