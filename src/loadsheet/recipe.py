@@ -334,6 +334,8 @@ def _training(task: str, common: dict[str, Any], take: Any, defaults: dict[str, 
 def bytes_per_parameter(precision_name: str, optimizer: str) -> dict[str, float]:
     """Bytes per trained parameter: weights, gradients, master, states (rounded: 8-bit states are 1 byte).
 
+    States that depend on the shapes (Adafactor, Muon) and paged ones count as 0 here.
+
     >>> sum(bytes_per_parameter("mixed", "adamw").values()), sum(bytes_per_parameter("fp32", "adamw").values())
     (16, 16)
     >>> sum(bytes_per_parameter("mixed", "adamw-8bit").values())
@@ -345,5 +347,5 @@ def bytes_per_parameter(precision_name: str, optimizer: str) -> dict[str, float]
         "weights": DTYPE_BYTES[p.weights],
         "gradients": DTYPE_BYTES[p.gradients],
         "master": DTYPE_BYTES[p.master] if p.master else 0,
-        "states": o["states"] * state,
+        "states": 0 if o.get("factored") or o.get("orthogonal") or o.get("paged") else o["states"] * state,
     }

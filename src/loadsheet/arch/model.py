@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -207,24 +207,27 @@ class Model:
             parts[role] = self._sum(lambda p, role=role: p.numel if p.role == role else 0)  # type: ignore[misc]
         return parts
 
+    def counted_parameters(self) -> Iterator[tuple[Parameter, int]]:
+        """(parameter, how many of it): those of equal blocks once with their count, names without prefix."""
+        for p in self.embedding.parameters():
+            yield p, 1
+        for _, layer in self.extras:
+            yield from layer.counted()
+        for block, count in self.runs:
+            for p in block.parameters():
+                yield p, count
+        if self.final_norm is not None:
+            for p in self.final_norm.parameters():
+                yield p, 1
+        for p in self._head_parameters():
+            yield p, 1
+
     @cached_property
     def tensor_sizes(self) -> dict[int, int]:
         """Elements -> how many tensors of that size, over all parameters."""
         counts: dict[int, int] = {}
-
-        def count_in(parameters: Iterable[Parameter], times: int) -> None:
-            for p in parameters:
-                counts[p.numel] = counts.get(p.numel, 0) + times
-
-        count_in(self.embedding.parameters(), 1)
-        for _, layer in self.extras:
-            for p, times in layer.counted():
-                counts[p.numel] = counts.get(p.numel, 0) + times
-        for block, count in self.runs:
-            count_in(block.parameters(), count)
-        if self.final_norm is not None:
-            count_in(self.final_norm.parameters(), 1)
-        count_in(self._head_parameters(), 1)
+        for p, times in self.counted_parameters():
+            counts[p.numel] = counts.get(p.numel, 0) + times
         return counts
 
     @cached_property

@@ -55,9 +55,13 @@ def _hidden(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
 )
 @click.option("--spot", is_flag=True, help="Let rows marked spot count in the price file.")
 @click.option("--precision", help=_TRAIN + "mixed, amp, megatron, pure-bf16, fp32. [mixed]")
-@click.option("--optimizer", help=_TRAIN + "adamw, adam, sgd, sgd-momentum, adamw-8bit. [adamw]")
 @click.option(
-    "--optimizer-form", help=_TRAIN + "fused, foreach, loop: decides the step's temporary. [by stack]"
+    "--optimizer",
+    help=_TRAIN + "adamw, adam, sgd, sgd-momentum, lion, adafactor, muon, adamw-8bit, adamw-paged, "
+    "adamw-8bit-paged. [adamw]",
+)
+@click.option(
+    "--optimizer-form", help=_TRAIN + "fused, foreach, loop, in-backward: the temporary of the step, and when it is taken. [by stack]"
 )
 @click.option("--accumulation", help=_TRAIN + "micro-batches per optimizer step. [1]")
 @click.option("--stack", help=_TRAIN + "torch, hf, litgpt, torchtune, megatron, liger. [torch]")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
 
 from loadsheet.arch.layers.attention import Attention
 from loadsheet.arch.model import Model
@@ -65,9 +67,66 @@ def check_adapter(model: Model, recipe: Training) -> int:
     return sum(count * recipe.rank * (a + b) for a, b, count in shapes)
 
 
-def optimizer_items(name: str, state_dtype: str, tensors: Mapping[int, int]) -> list[Item]:
-    """The optimizer's states over `tensors` (elements of a tensor -> how many such tensors)."""
+#: (shape, whether it is a hidden matrix) -> how many such tensors
+Shapes = dict[tuple[tuple[int, ...], bool], int]
+
+
+def trained_shapes(model: Model, recipe: Training) -> Shapes:
+    """What the optimizer holds, by shape; embedding, head and vectors are no hidden matrices."""
+    found: Shapes = {}
+
+    def add(shape: tuple[int, ...], hidden: bool, count: int) -> None:
+        found[shape, hidden] = found.get((shape, hidden), 0) + count
+
+    if recipe.task == "train":
+        for p, count in model.counted_parameters():
+            hidden = p.matmul and p.role not in ("embedding", "head") and len(p.shape) > 1
+            add(p.shape, hidden, count)
+    else:
+        for width_in, width_out, count in adapted(model, recipe):
+            add((recipe.rank, width_in), True, count)
+            add((width_out, recipe.rank), True, count)
+    return found
+
+
+def _factored_items(entry: Mapping[str, Any], size: int, shapes: Shapes) -> list[Item]:
+    """Adafactor: for (…, r, c) the sums over rows and over columns; for a vector its whole second moment."""
+    rows = columns = vectors = 0
+    for (shape, _), count in shapes.items():
+        numel = prod(shape)
+        if len(shape) > 1:
+            rows, columns = rows + count * numel // shape[-1], columns + count * numel // shape[-2]
+        else:
+            vectors += count * numel
+    parts = {"row moments": rows, "column moments": columns, "second moment of vectors": vectors}
+    return [
+        Item(label, size * n, "b·n", {"b": size, "n": n}, entry["source"]) for label, n in parts.items() if n
+    ]
+
+
+def _orthogonal_items(entry: Mapping[str, Any], size: int, shapes: Shapes) -> list[Item]:
+    """Muon: one momentum for hidden matrices, AdamW's two moments for the rest."""
+    hidden = sum(prod(shape) * count for (shape, is_hidden), count in shapes.items() if is_hidden)
+    rest = sum(prod(shape) * count for (shape, is_hidden), count in shapes.items() if not is_hidden)
+    source = entry["source"]
+    return [
+        Item("momentum of hidden matrices", size * hidden, "b·N_h", {"b": size, "N_h": hidden}, source),
+        Item("m and v of the rest (AdamW)", 2 * size * rest, "2·b·N_r", {"b": size, "N_r": rest}, source),
+    ]
+
+
+def optimizer_items(
+    name: str, state_dtype: str, tensors: Mapping[int, int], shapes: Shapes | None = None
+) -> list[Item]:
+    """The optimizer's states over `tensors` (elements of a tensor -> how many such tensors).
+
+    `shapes`: the same by shape, for optimizers whose states depend on it (Adafactor, Muon).
+    """
     entry = pick("optimizers", name, "optimizer")
+    if entry.get("factored"):
+        return _factored_items(entry, DTYPE_BYTES[state_dtype], shapes or {})
+    if entry.get("orthogonal"):
+        return _orthogonal_items(entry, DTYPE_BYTES[state_dtype], shapes or {})
     total = sum(n * count for n, count in tensors.items())
     labels = {0: (), 1: ("momentum",), 2: ("first moment m", "second moment v")}[entry["states"]]
     if not entry.get("quantised"):
@@ -139,7 +198,9 @@ def state_items(model: Model, recipe: Training) -> tuple[list[Item], int, int, s
                 "Hu et al. 2021, arXiv 2106.09685; PEFT keeps adapters in fp32 unless told otherwise",
             )
         )
-    moments = optimizer_items(recipe.optimizer, states, trained_tensors(model, recipe))
+    moments = optimizer_items(
+        recipe.optimizer, states, trained_tensors(model, recipe), trained_shapes(model, recipe)
+    )
     if moments and not pick("optimizers", recipe.optimizer, "optimizer").get("paged"):
         items.append(Item("optimizer states", children=tuple(moments)))
     return items, trained, gradient, states

@@ -7,7 +7,7 @@ from typing import Any
 from loadsheet.ledger import Item, Ledger
 from loadsheet.memory.serving import serves_file
 from loadsheet.memory.terms import Instant
-from loadsheet.recipe import Training, bytes_per_parameter
+from loadsheet.recipe import Training, bytes_per_parameter, pick
 from loadsheet.sheet.capacity import LIMIT
 from loadsheet.text import columns, explain, gib_range, wrap
 from loadsheet.units import (
@@ -135,7 +135,12 @@ def _states(sheet: Any) -> str:
         return f"{total} GiB, gradients of the adapters included; N = {n:,} parameters, N_a trained"
     each = bytes_per_parameter(r.precision, r.optimizer)
     parts = " + ".join(f"{value:g} {name}" for name, value in each.items() if value)
-    more = ", and the constants of 8-bit blocks" if r.optimizer == "adamw-8bit" else ""
+    entry = pick("optimizers", r.optimizer, "optimizer")
+    more = ", and the constants of 8-bit blocks" if entry.get("quantised") and not entry.get("paged") else ""
+    if entry.get("factored") or entry.get("orthogonal"):
+        more = f", and the states that {r.optimizer} keeps by shape"
+    elif entry.get("paged"):
+        more = ", the optimizer's states paged to the host's memory"
     return f"{parts} = {sum(each.values()):g} bytes per parameter, × N = {n:,}{more}: {total} GiB"
 
 
