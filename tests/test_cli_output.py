@@ -27,6 +27,7 @@ SURFACE = {
         "--no-upcast --optimizer --optimizer-form --precision --prefill-chunk --price --price-file --rank --recompute "
         "--repeat-kv --seq --spot --stack --strict --targets --task --tokens --upcast --weights"
     ),
+    "score": "--json --rows --truth",
     "verify": "MODEL --counts --json --quick",
 }
 REFUSED = {"--cp", "--dp", "--ep", "--fsdp", "--pp", "--sharding", "--tp", "--zero"}
