@@ -7,7 +7,7 @@ from typing import Any
 from loadsheet.ledger import Item, Ledger
 from loadsheet.memory.serving import serves_file
 from loadsheet.memory.terms import Instant
-from loadsheet.recipe import Training, bytes_per_parameter, pick
+from loadsheet.recipe import Training, bytes_per_parameter, pick, tables
 from loadsheet.sheet.capacity import LIMIT
 from loadsheet.text import columns, explain, gib_range, wrap
 from loadsheet.units import (
@@ -83,15 +83,19 @@ _HEADS = {
     "end of forward": ("end of", "forward"), "backward of the loss": ("backward,", "loss"),
     "backward of the last block": ("backward,", "last block"),
     "backward of the first block": ("backward,", "first block"),
+    "forward of the loss": ("forward,", "loss"), "backward of the embedding": ("backward,", "embedding"),
     "optimizer step": ("optimizer", "step"), "prefill": ("", "prefill"), "decode": ("", "decode"),
 }  # fmt: skip
+#: instants that get a column only where they are the worst
+_RARE = frozenset({"forward of the loss", "backward of the embedding"})
 _AROUND = ("CUDA context", "allocator", "NCCL buffers")
 _LONGEST_FORMULA = 14  # a longer one stands below the table
 
 
 def _shown_instants(sheet: Any) -> list[Instant]:
     """The instants that get a column: of the two block instants, the higher one."""
-    shown = [i for i in sheet.memory.instants if i.name in _HEADS]
+    worst = sheet.memory.worst
+    shown = [i for i in sheet.memory.instants if i.name in _HEADS and (i.name not in _RARE or i is worst)]
     blocks = [i for i in shown if i.name.endswith("block")]
     if len(blocks) == 2:
         lower = min(blocks, key=lambda i: i.total.mid)
@@ -165,22 +169,26 @@ def _rows(sheet: Any, instants: list[Instant]) -> list[list[str]]:
 
 
 def _long_formulas(instants: list[Instant]) -> list[tuple[str, str]]:
-    """(name, formula with the numbers put in) of the rows whose formula has no place in the table."""
-    out: dict[str, str] = {}
+    """(name, formula with the numbers put in) of the rows whose formula has no place in the table.
+
+    An item of several parts has one line for each kind of part; parts of one name are added up in it.
+    """
+    out: dict[str, list[str]] = {}
+    done: set[str] = set()
     for instant in sorted(instants, key=lambda i: -i.total.mid):
         for item in instant.tensors.items:
-            if (
-                item.name == "gradients"
-                or item.estimate.high < 0.005 * GIB
-                or len(_formula(item)) <= _LONGEST_FORMULA
-            ):
+            small = item.estimate.high < 0.005 * GIB
+            if small or item.name in done or item.name == "gradients" or len(_formula(item)) <= _LONGEST_FORMULA:
                 continue
+            done.add(item.name)
             if item.formula[0] and item.formula[1]:
-                out.setdefault(item.name, item.working)
+                out[item.name] = [item.working]
+            alike = {c.name.partition(", kind")[0] for c in item.children}
             for child in item.children:
                 if child.formula[1]:
-                    out.setdefault(item.name if len(item.children) == 1 else child.name, child.working)
-    return list(out.items())
+                    label = item.name if len(alike) == 1 else child.name
+                    out.setdefault(label, []).append(child.working)
+    return [(name, "; plus ".join(workings)) for name, workings in out.items()]
 
 
 def _cell(item: Item) -> str:
@@ -213,7 +221,8 @@ def _remedies(sheet: Any, width: int) -> list[str]:
     for r in sheet.remedies:
         mark = {"fits": "fits", "tight": "tight", "pointer": "floor"}.get(r.verdict, "not alone")
         rows.append([r.change, mark, f"{r.saves_bytes / GIB:,.1f}" if r.saves_bytes else "–", r.costs])
-    return [*_costs_table(rows, width), ""]
+    legend = "not alone: helps, but does not suffice by itself; floor: the least that a split takes"
+    return [*_costs_table(rows, width), *wrap(f"({legend})", width, " "), ""]
 
 
 def _costs_table(rows: list[list[str]], width: int) -> list[str]:
@@ -291,7 +300,10 @@ def _compute(sheet: Any, width: int) -> list[str]:
     if c.gpu_hours is not None:
         hours = c.gpu_hours
         text = f"Hours  {sheet.recipe.tokens:,} tokens: {hours.mid:,.1f} GPU hours"
-        text += "" if hours.low == hours.high else f" ({hours.low:,.1f} – {hours.high:,.1f})"
+        if hours.mid < 1:
+            text = f"Hours  {sheet.recipe.tokens:,} tokens: {format_duration(hours.mid * 3600)} of one GPU"
+        if hours.low != hours.high and hours.mid >= 1:
+            text += f" ({hours.low:,.1f} – {hours.high:,.1f})"
         if sheet.gpus > 1:
             text += f", {format_duration(hours.mid / sheet.gpus * 3600)} on {sheet.gpus} GPUs"
         lines += wrap(text, width, "       ")
@@ -323,10 +335,13 @@ def _serving_time(sheet: Any, width: int) -> list[str]:
         width,
         "       ",
     )
+    step, gpus = c.step_seconds, sheet.gpus
+    replicas = "" if gpus == 1 else f" on {gpus} GPUs, each a replica with its own batch"
     lines += wrap(
-        f"       A step takes at best {format_duration(d.lower)}, {d.batch / d.lower:,.0f} tokens/s (weights alone: "
-        f"{format_duration(d.weight_seconds)}, {d.batch / d.weight_seconds:,.0f}); as measured elsewhere "
-        f"{format_duration(c.step_seconds.mid)} – {format_duration(c.step_seconds.high)}.",
+        f"       A step takes at best {format_duration(d.lower)} (weights alone {format_duration(d.weight_seconds)}), "
+        f"and {format_duration(step.mid)} – {format_duration(step.high)} at {_band('bandwidth', 'mid', 'low')} of the "
+        f"data sheet's bandwidth: {c.tokens_per_second:,.0f} tokens/s{replicas} at {_band('bandwidth', 'mid')}, "
+        f"{gpus * d.batch / d.lower:,.0f} at best.",
         width,
         "       ",
     )
@@ -343,11 +358,19 @@ def _serving_time(sheet: Any, width: int) -> list[str]:
     p = c.prefill_seconds
     lines += wrap(
         f"Prefill of one prompt of {sheet.recipe.seq:,} tokens: {format_duration(p.mid)} "
-        f"({format_duration(p.low)} – {format_duration(p.high)})",
+        f"({format_duration(p.low)} – {format_duration(p.high)}), at {_band('prefill', 'mid')} "
+        f"({_band('prefill', 'low', 'high')}) of {format_si(c.peak, 'FLOP/s', 1)} {c.peak_dtype}, or as long as the "
+        "weights are read",
         width,
         "       ",
     )
     return lines
+
+
+def _band(kind: str, *ends: str) -> str:
+    """A default efficiency of the data file as text, starred: "80–60 %*"."""
+    entry = tables()["efficiency"][kind]
+    return "–".join(f"{entry[end] * 100:.0f}" for end in ends) + " %*"
 
 
 def _money(sheet: Any, width: int) -> list[str]:
@@ -381,6 +404,8 @@ def working(sheet: Any, width: int) -> list[str]:
         lines += explain(Ledger(instant.name, fresh), width)
     lines.append(" FLOPs of one micro-batch" if isinstance(sheet.recipe, Training) else " FLOPs")
     lines += explain(Ledger("flops", sheet.compute.items, "FLOP"), width)
+    lines.append(" Time")
+    lines += explain(Ledger("time", sheet.compute.time_items, "s"), width)
     if sheet.money is not None:
         items = tuple(i for i in (sheet.money.cost, sheet.money.per_million_tokens) if i is not None)
         lines.append(" Money")
