@@ -100,7 +100,7 @@ def test_case_and_outer_spaces_do_not_matter(name: str) -> None:
         ("--precision", "pure_bf16", "`pure-bf16`"),
         ("--precision", "float32", "unknown precision"),
         ("--optimizer", "adamw8bit", "`adamw-8bit`"),
-        ("--optimizer", "lion", "known: `adam`"),
+        ("--optimizer", "sophia", "known: `adafactor`"),
         ("--optimizer-form", "Fused", "`fused`"),
         ("--stack", "huggingface", "known: `hf`"),
         ("--recompute", "yes", "known: `full`, `none`, `selective`"),

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from loadsheet.ledger import Estimate, Item, Ledger
-from loadsheet.units import GIB, format_bytes, format_number
+from loadsheet.units import GIB, format_bytes, format_duration, format_number
 
 
 def columns(rows: Iterable[Sequence[str]], *, left: int = 1, gap: int = 2) -> list[str]:
@@ -43,6 +43,9 @@ def amount(item: Item, unit: str) -> str:
         if value.low == value.high:
             return format_bytes(value.mid)
         return f"{format_bytes(value.low)} – {format_bytes(value.high)}"
+    if unit == "s":
+        low, high = format_duration(value.low), format_duration(value.high)
+        return low if low == high else f"{low} – {high}"
     return f"{format_number(value.mid)} {unit}"
 
 

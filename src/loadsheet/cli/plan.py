@@ -51,7 +51,10 @@ def _hidden(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
 )
 @click.option("--price", help="Your price per GPU hour, such as 2.5 or `2.50 USD`.")
 @click.option(
-    "--price-file", type=click.Path(), help="CSV of your prices: gpu, price, gpus, per, currency, spot, ..."
+    "--price-file",
+    type=click.Path(),
+    help="CSV of your prices per hour, one row each, with a header: gpu (an id), price, and if you like gpus (in the "
+    "instance), per (`gpu` or `instance`: what the price is for), currency, provider, region, spot (yes/no), date.",
 )
 @click.option("--spot", is_flag=True, help="Let rows marked spot count in the price file.")
 @click.option("--precision", help=_TRAIN + "mixed, amp, megatron, pure-bf16, fp32. [mixed]")
@@ -61,7 +64,9 @@ def _hidden(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     "adamw-8bit-paged. [adamw]",
 )
 @click.option(
-    "--optimizer-form", help=_TRAIN + "fused, foreach, loop, in-backward: the temporary of the step, and when it is taken. [by stack]"
+    "--optimizer-form",
+    help=_TRAIN
+    + "fused, foreach, loop, in-backward: the temporary of the step, and when it is taken. [by stack]",
 )
 @click.option("--accumulation", help=_TRAIN + "micro-batches per optimizer step. [1]")
 @click.option("--stack", help=_TRAIN + "torch, hf, litgpt, torchtune, megatron, liger. [torch]")

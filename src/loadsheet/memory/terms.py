@@ -118,8 +118,8 @@ def around(dynamic: Any, gpus: int, paged: Any = 0) -> Ledger:
         Item(
             "allocator",
             fixed + share,
-            "workspaces + share·X",
-            {"share": part.mid, "X": dynamic},
+            "F + (low to high)·X",  # the ends of both ranges together give the ends of this one
+            {"F": fixed.mid, "low": part.low, "high": part.high, "X": dynamic},
             source=part.reason,
             basis="assumed",
         ),

@@ -393,7 +393,9 @@ def _step_temporary(model: Model, recipe: Training, trained: int, state_dtype: s
         size, most = entry.get("copy_bytes", DTYPE_BYTES[state_dtype]), max(trained_tensors(model, recipe))
         copies = entry["largest_copies"]
         operands = {"c": copies, "b": size, "n": most}
-        return Item("optimizer temporary", copies * size * most, "c·b·n", operands, entry["source"], "modelled")
+        return Item(
+            "optimizer temporary", copies * size * most, "c·b·n", operands, entry["source"], "modelled"
+        )
     times = pick("optimizer_forms", recipe.optimizer_form, "optimizer form")["temporaries"].get(
         "two" if entry["states"] == 2 else "fewer", 0
     )

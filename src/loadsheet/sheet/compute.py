@@ -39,6 +39,7 @@ class Compute:
     prefill_seconds: Estimate | None = None
     critical_batch: float | None = None
     critical_batch_with_cache: float | None = None
+    time_items: tuple[Item, ...] = ()  # workings of the times, in seconds
     notes: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
@@ -111,6 +112,16 @@ def training_compute(model: Model, recipe: Training, gpu: Gpu, gpus: int, taped:
         flops_per_token_full=flops.full / micro,
         six_nd_per_token=six_nd(model.active_params, 1),
         recomputed_share=flops.recomputed / flops.model,
+        time_items=(
+            Item(
+                "one optimizer step",
+                seconds,
+                "F/(P·MFU)",
+                {"F": flops.hardware * steps, "P": peak, "MFU": mfu.mid},
+                mfu.reason,
+                "assumed",
+            ),
+        ),
         notes=notes,
     )
 
@@ -122,7 +133,7 @@ def serving_compute(model: Model, recipe: Serving, gpu: Gpu, gpus: int) -> Compu
     batch, seq = recipe.batch, recipe.seq
 
     def decode_at(sequences: int) -> DecodeStep:
-        share = 1.0 if model.experts is None else touched_share(sequences, model.experts[1], model.experts[0])
+        share = 1.0 if model.experts is None else _share_of(model, sequences)
         work = Work(sequences, 1, seq - 1)
         cache = cache_items(model, work, recipe.kv)
         return DecodeStep(
@@ -143,8 +154,16 @@ def serving_compute(model: Model, recipe: Serving, gpu: Gpu, gpus: int) -> Compu
         efficiency["source"],
     )
     rate = tables()["efficiency"]["prefill"]
-    prompt = _forward(model, Work(1, seq)) / peak
-    prefill = Estimate(prompt / rate["high"], prompt / rate["mid"], prompt / rate["low"], rate["source"])
+    prompt_flops = _forward(model, Work(1, seq))
+    reads = (
+        touched_bytes(model, recipe, 1.0 if model.experts is None else _share_of(model, seq)) / gpu.bandwidth
+    )
+    prefill = Estimate(  # no faster than the weights are read
+        max(prompt_flops / peak / rate["high"], reads),
+        max(prompt_flops / peak / rate["mid"], reads / efficiency["mid"]),
+        max(prompt_flops / peak / rate["low"], reads / efficiency["low"]),
+        rate["source"],
+    )
     one = decode_at(1)
     # reading = W + B·c, computing = B·f: they meet at B = W / (f - c), if at all
     per_sequence = one.flops / peak - one.cache_bytes / gpu.bandwidth
@@ -182,7 +201,44 @@ def serving_compute(model: Model, recipe: Serving, gpu: Gpu, gpus: int) -> Compu
         prefill_seconds=prefill,
         critical_batch=weights / matmul_seconds,
         critical_batch_with_cache=crossing,
+        time_items=_serving_times(step, prefill, prompt_flops, rate["mid"]),
         notes=notes,
+    )
+
+
+def _share_of(model: Model, tokens: int) -> float:
+    """Share of the routed experts that so many tokens reach."""
+    active, experts = model.experts or (1, 1)
+    return float(touched_share(tokens, experts, active))
+
+
+def _serving_times(step: DecodeStep, prefill: Estimate, prompt_flops: Any, rate: float) -> tuple[Item, ...]:
+    """Workings of decode and prefill: bytes over bandwidth, FLOPs over the peak."""
+    sheet = "the data sheet's rates"
+    return (
+        Item(
+            "read the weights that a step uses",
+            step.weight_seconds,
+            "W/BW",
+            {"W": step.weight_bytes, "BW": step.bandwidth},
+            sheet + "; no table that is only looked up, and of routed experts 1 - (1 - k/E)^B",
+        ),
+        Item(
+            "read the caches",
+            step.cache_seconds,
+            "C/BW",
+            {"C": step.cache_bytes, "BW": step.bandwidth},
+            sheet,
+        ),
+        Item("compute a step", step.math_seconds, "F/P", {"F": step.flops, "P": step.peak}, sheet),
+        Item(
+            "prefill of one prompt",
+            prefill,
+            "F/(P·e), or as long as the weights are read",
+            {"F": prompt_flops, "P": step.peak, "e": rate},
+            prefill.reason,
+            "assumed",
+        ),
     )
 
 

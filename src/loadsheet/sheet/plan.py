@@ -21,6 +21,7 @@ from loadsheet.money.price import Price, parse_price
 from loadsheet.recipe import Recipe, Serving, Training, recipe, whole
 from loadsheet.sheet.compute import Compute, serving_compute, training_compute
 from loadsheet.sheet.money import Money, money
+from loadsheet.units import GB, GIB
 
 SCHEMA = 1
 #: options of other tools' users that mean a split over GPUs; they are not modelled yet and must not pass
@@ -36,6 +37,11 @@ class Memory:
     account: MemoryAccount
     capacity_bytes: int
     usable_bytes: int
+
+    def __repr__(self) -> str:
+        return (
+            f"<Memory peak {self.peak.mid / GIB:.2f} GiB of {self.usable_bytes / GIB:.2f}, {self.worst.name}>"
+        )
 
     @property
     def peak(self) -> Estimate:
@@ -109,7 +115,10 @@ class Sheet:
         else:
             account = serving_memory(model, recipe)
             self.compute = serving_compute(model, recipe, gpu, gpus)
-        self.memory = Memory(account, gpu.memory_marketed_gb * 10**9, gpu.memory_usable_bytes)
+        marketed = gpu.memory_marketed_gb * GB
+        if marketed < gpu.memory_usable_bytes:  # sheets print GB and mean GiB
+            marketed = gpu.memory_marketed_gb * GIB
+        self.memory = Memory(account, marketed, gpu.memory_usable_bytes)
         self.verdict = verdict_of(self.memory.peak, gpu.memory_usable_bytes)
         self.money: Money | None = None if price is None else money(self.compute, price, gpus)
 

@@ -64,6 +64,8 @@ def remedies(sheet: Any) -> tuple[Remedy, ...]:
     combined = _combination(sheet, probe, useful, before)
     if combined is not None:
         useful.append(combined)
+    elif not any(r.verdict == "fits" for r in useful):
+        useful += _last_resorts(sheet, probe, before)
     return tuple(sorted([*useful, *_hardware(sheet)], key=lambda r: (_RANK[r.verdict], r.effort)))
 
 
@@ -171,6 +173,56 @@ def _combination(sheet: Any, probe: Probe, found: list[Remedy], before: float) -
         tuple(options.items()),
         _COMBINED,
     )
+
+
+def _last_resorts(sheet: Any, probe: Probe, before: float) -> list[Remedy]:
+    """Where no single change and no combination that keeps the task suffices: all that helps, then less context."""
+    r = sheet.recipe
+    out = []
+    if isinstance(r, Training):
+        tasks = {"train": ("lora", "qlora"), "lora": ("lora", "qlora"), "qlora": ("qlora",)}[r.task]
+        starts: list[dict[str, Any]] = [
+            {
+                "task": task,
+                "recompute": "full",
+                "loss": "fused",
+                "batch": 1,
+                "accumulation": r.batch * r.accumulation,
+            }
+            for task in tasks
+        ]
+    else:
+        starts = [{"weights": "int4", "kv": "fp8", "batch": 1}]
+    for start in starts:
+        seq = r.seq
+        while seq >= _SHORTEST:
+            options = {
+                k: v
+                for k, v in start.items()
+                if getattr(r, k, None) != v and getattr(r.execution, k, None) != v
+            }
+            if seq != r.seq:
+                options["seq"] = seq
+            try:
+                peak = probe.peak(**options)
+            except LoadsheetError:
+                break
+            if probe.verdict(peak) == "fits":
+                change = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in options.items())
+                costs = (
+                    "all of these together"
+                    if seq == r.seq
+                    else f"all of these, and {seq:,} tokens of context"
+                )
+                out.append(
+                    Remedy(change, "fits", before - peak.mid, costs, peak, tuple(options.items()), _GIVES_UP)
+                )
+                break
+            seq //= 2
+    return out
+
+
+_SHORTEST = 256  # tokens; a shorter context is no fine-tuning
 
 
 def _together(chosen: list[Remedy]) -> dict[str, Any]:

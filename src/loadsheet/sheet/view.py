@@ -178,7 +178,12 @@ def _long_formulas(instants: list[Instant]) -> list[tuple[str, str]]:
     for instant in sorted(instants, key=lambda i: -i.total.mid):
         for item in instant.tensors.items:
             small = item.estimate.high < 0.005 * GIB
-            if small or item.name in done or item.name == "gradients" or len(_formula(item)) <= _LONGEST_FORMULA:
+            if (
+                small
+                or item.name in done
+                or item.name == "gradients"
+                or len(_formula(item)) <= _LONGEST_FORMULA
+            ):
                 continue
             done.add(item.name)
             if item.formula[0] and item.formula[1]:
