@@ -482,7 +482,7 @@ def test_a_snapshot_nobody_saves_blocks_nothing(keeper: Keeper) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*unfinished save")
 def test_killed_at_any_moment_what_was_acknowledged_is_there(tmp_path: Path) -> None:
-    """SIGKILL in the middle of saving, sixteen times over; the next life goes on where it was."""
+    """SIGKILL in the middle of saving, ten times over; the next life goes on where it was."""
     dice = random.Random(5)
     acknowledged = 0
     store = CheckpointStore(tmp_path)
@@ -490,7 +490,7 @@ def test_killed_at_any_moment_what_was_acknowledged_is_there(tmp_path: Path) -> 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as server:
         assert server.stdin is not None
         assert server.stdout is not None
-        for life in range(16):
+        for life in range(10):
             print(tmp_path, file=server.stdin, flush=True)
             child, begin = map(int, server.stdout.readline().split())
             assert (begin >= acknowledged, begin > 0 or life == 0) == (True, True)

@@ -69,6 +69,8 @@ def extent(shape: Sequence[int], stride: Sequence[int], itemsize: int) -> int:
     """
     if 0 in shape:
         return 0
+    if len(shape) == 1:
+        return ((shape[0] - 1) * stride[0] + 1) * itemsize
     return (sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1) * itemsize
 
 
@@ -90,7 +92,7 @@ class Encoder:
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
         self.arrays: dict[int, Plain] = {}
-        self._paths: list[str] = []
+        self._paths: list[tuple[object, ...]] = []
         self._path: list[object] = []
         self._open: set[int] = set()
 
@@ -216,7 +218,7 @@ class Encoder:
             raise self._refuse("a tensor on `meta`", "one with values", "materialise the model first")
         tensor = tensor.detach().resolve_conj().resolve_neg()
         self.tensors.append(tensor)
-        self._paths.append(_dotted(self._path))
+        self._paths.append(tuple(self._path))
         return len(self.tensors) - 1
 
     def layout(self) -> tuple[list[TensorEntry], list[Piece]]:
@@ -254,7 +256,7 @@ class Encoder:
                 inside = tensor.data_ptr() - low if high else 0
                 if inside % tensor.element_size():
                     raise CannotKeep(
-                        f"keep {self._paths[number]}: got a view at an odd byte of another tensor, expected "
+                        f"keep {_dotted(self._paths[number])}: got a view at an odd byte of another tensor, expected "
                         f"multiples of its {tensor.element_size()} bytes",
                         "keep a copy: `tensor.clone()`",
                     )
