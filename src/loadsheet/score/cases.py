@@ -14,7 +14,9 @@ from loadsheet.score.truth import Row, Skip
 
 #: which of the three counters a figure comes from, or that the run ended for want of memory
 Counter = Literal["allocated", "reserved", "device", "out of memory"]
-TASKS: Final = {"full": "train", "pretrain": "train", "train": "train", "sft": "train", "lora": "lora", "qlora": "qlora"}
+TASKS: Final = {
+    "full": "train", "pretrain": "train", "train": "train", "sft": "train", "lora": "lora", "qlora": "qlora",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

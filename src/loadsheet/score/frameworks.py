@@ -65,7 +65,11 @@ def _litgpt(row: Row) -> Case:
         raise Skip(f"quantisation {quant or '(none)'} is not supported")
     if task != "train":
         words = targets_of(row) or {"q", "v"}
-        options |= {"rank": row.need("lora_rank"), "targets": _litgpt_targets(found, words), "lora_dropout": 0.05}
+        options |= {
+            "rank": row.need("lora_rank"),
+            "targets": _litgpt_targets(found, words),
+            "lora_dropout": 0.05,
+        }
     if task == "qlora":
         options |= {"double_quant": "dq" in quant, "optimizer": "adamw-paged"}
     made = _recipe(options)
@@ -91,31 +95,36 @@ def _litgpt_model(row: Row) -> Model:
     named = Row(row.number, cells)
     try:
         found = model_of(named)
-    except Skip:
-        found = _by_adapters(named)
+    except Skip as skip:
+        by_adapters = _by_adapters(named)
+        if by_adapters is None:
+            raise skip
+        found = by_adapters
     config = dict(found.config or {}) | {"tie_word_embeddings": False}
     kind = config.get("model_type")
     if kind == "phi3":
-        keys = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-        keys = (*keys, "num_key_value_heads", "tie_word_embeddings")
+        keys = (
+            "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+            "num_key_value_heads", "tie_word_embeddings",
+        )  # fmt: skip
         config = {"model_type": "llama", **{k: config[k] for k in keys}}
     if kind == "phi":
         config["hidden_act"] = "gelu_pytorch_tanh"
     return build(config, found.name)
 
 
-def _by_adapters(row: Row) -> Model:
+def _by_adapters(row: Row) -> Model | None:
     """A family without a size ("Falcon"): the member whose adapters have as many parameters as the row says."""
     trained, rank = row.whole("trainable_params"), row.whole("lora_rank")
+    if trained is None or rank is None:
+        return None
     for name in family_presets(row.text("model")):
         found = model(name)
-        if trained is None or rank is None:
-            break
+        words = targets_of(row) or {"q", "v"}
         options = {"task": "lora", "stack": "litgpt", "rank": rank, "batch": 1, "seq": 1}
-        made = _recipe({**options, "targets": _litgpt_targets(found, targets_of(row) or {"q", "v"})})
-        if check_adapter(found, made) == trained:
+        if check_adapter(found, _recipe({**options, "targets": _litgpt_targets(found, words)})) == trained:
             return found
-    raise Skip(f"model {row.text('model')[:40]} does not say its size")
+    return None
 
 
 def _litgpt_targets(found: Model, words: set[str]) -> frozenset[str]:
@@ -221,7 +230,12 @@ def _torchtune(row: Row) -> Case:
     pages its optimizer and steps in backward (configs/*_low_memory, *_full_single_device).
     """
     found, task, assumed = model_of(row), TASKS[row.text("task").lower()], []
-    options: dict[str, Any] = {"task": task, "stack": "torchtune", **sizes(row), "precision": precision_of(row)}
+    options: dict[str, Any] = {
+        "task": task,
+        "stack": "torchtune",
+        **sizes(row),
+        "precision": precision_of(row),
+    }
     options["recompute"], stated = recompute_of(row, "full")
     if not stated:
         assumed.append(f"the config's own recompute: {options['recompute']}")
@@ -268,5 +282,8 @@ _FRAMEWORKS: Final[tuple[tuple[tuple[str, ...], Callable[[Row], Case]], ...]] = 
     (("litgpt", "lit-gpt"), _litgpt),
     (("torchtune",), _torchtune),
     (("unsloth",), _unsloth),
-    (("transformers", "peft", "trainer", "trl", "accelerate", "hf", "hugging", "pytorch", "axolotl"), _huggingface),
+    (
+        ("transformers", "peft", "trainer", "trl", "accelerate", "hf", "hugging", "pytorch", "axolotl"),
+        _huggingface,
+    ),
 )

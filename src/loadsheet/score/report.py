@@ -191,8 +191,11 @@ def tables(report: Report, *, rows: bool = False) -> dict[str, list[list[str]]]:
     if rows:
         found = [["id", "source", "model", "measured", "low", "mid", "high", "error", ""]]
         found += [_line(s) for s in report.rows if s.skipped is None]
-        found += [[s.row.id, s.row.source, s.row.text("model"), *[""] * 5, s.skipped or ""] for s in report.rows
-                  if s.skipped is not None and s.in_scope]
+        found += [
+            [s.row.id, s.row.source, s.row.text("model"), *[""] * 5, s.skipped or ""]
+            for s in report.rows
+            if s.skipped is not None and s.in_scope
+        ]
         out["Rows, GiB"] = found
     return out
 
@@ -217,4 +220,12 @@ def _line(s: Scored) -> list[str]:
     note = "" if pair.inside else "outside"
     if not s.row.complete:
         note = f"{note} partial".strip()
-    return [s.row.id, s.row.source, name, f"{pair.measured / GIB:.2f}", *figures, f"{100 * pair.error:+.1f} %", note]
+    return [
+        s.row.id,
+        s.row.source,
+        name,
+        f"{pair.measured / GIB:.2f}",
+        *figures,
+        f"{100 * pair.error:+.1f} %",
+        note,
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from loadsheet.arch.families import build
@@ -18,8 +19,7 @@ _FAMILIES: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("qwen2", "qwen1.5", "qwen2.5"), "qwen2"),
     (("gpt2", "gpt-2", "nanogpt"), "gpt2"),
 )
-_ENCODER_DECODERS: Final = ("t0", "t5", "mt0", "mt5", "flan", "ul2", "bart", "pegasus", "whisper")
-_SIZES: Final = (("n_layers", "num_hidden_layers"), ("d_model", "hidden_size"))
+_ENCODER_DECODERS: Final = re.compile(r"(?:[bu]?m?t[05]|byt5|flan|ul2|m?bart|pegasus|whisper|led)(?![a-z])")
 
 
 def model_of(row: Row) -> Model:
@@ -28,8 +28,7 @@ def model_of(row: Row) -> Model:
     preset = preset_of(name)
     if preset is not None and _agrees(preset, row):
         return model(preset)
-    words = squeeze(name).split("-")
-    if any(word.rstrip("0123456789.bmxl") in _ENCODER_DECODERS or word in _ENCODER_DECODERS for word in words):
+    if _ENCODER_DECODERS.match(squeeze(name)):
         raise Skip(f"{shorten(name, 40)} is an encoder-decoder", in_scope=False)
     alike = [p.name for p in models() if _family(p.name) == _family(squeeze(name)) and _agrees(p.name, row)]
     told = any(row.text(column) for column in ("n_layers", "d_model", "n_params"))

@@ -65,7 +65,9 @@ def merged(pairs: Iterable[Pair]) -> list[Pair]:
     for pair in pairs:
         groups.setdefault((pair.source, pair.group), []).append(pair)
     return [
-        Pair(source, group, *(median(getattr(p, f) for p in found) for f in ("measured", "low", "mid", "high")))
+        Pair(
+            source, group, *(median(getattr(p, f) for p in found) for f in ("measured", "low", "mid", "high"))
+        )
         for (source, group), found in groups.items()
     ]
 

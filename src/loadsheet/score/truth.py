@@ -104,10 +104,14 @@ def read_truth(path: str | os.PathLike[str]) -> list[Row]:
         with open(path, encoding="utf-8-sig", newline="") as file:
             return list(_rows(file, name))
     except UnicodeDecodeError as error:
-        raise BadFile(f"{name}: got bytes that are no UTF-8 at {error.start:,}, expected a CSV file") from error
+        raise BadFile(
+            f"{name}: got bytes that are no UTF-8 at {error.start:,}, expected a CSV file"
+        ) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise BadFile(f"truth: got {name} ({reason.lower()}), expected a readable CSV file") from error
+        raise BadFile(
+            f"truth: got {name} ({reason.lower()}), expected a readable CSV file", "check the path"
+        ) from error
 
 
 def _rows(file: TextIO, name: str) -> Iterator[Row]:
