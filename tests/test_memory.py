@@ -331,3 +331,26 @@ def test_the_worst_instant_of_arrays() -> None:
     assert isinstance(made, Training)
     account = training_memory(ls.model("gpt2"), replace(made, seq=np.array([64, 128])))
     assert account.worst.name
+
+
+def test_fp8_keeps_one_byte_of_each_linear_input() -> None:
+    """Llama 3 8B, fused: norms 4d, five inputs of 1·d, o's 1·q, down's 1·f, attention 4q + 4kv, gate and up 4f."""
+    m, tokens = ls.model("llama-3-8b"), 1024
+    made = recipe(task="train", precision="fp8", batch=1, seq=tokens)
+    assert isinstance(made, Training)
+    summary = tape_training(m, made).runs[0][0]
+    d, q, kv, f, h = 4096, 4096, 1024, 14336, 32
+    expected = tokens * (9 * d + 5 * q + 4 * kv + 5 * f + 4 * h + 8)
+    assert summary.saved - summary.copies == expected
+
+
+def test_fp8_copies_of_the_weights() -> None:
+    """Two bytes of every matrix of the blocks, and the states of mixed precision: 16 bytes per parameter."""
+    m = ls.model("llama-3-8b")
+    made = recipe(task="train", precision="fp8", batch=1, seq=1024)
+    assert isinstance(made, Training)
+    account = training_memory(m, made)
+    forward = next(i for i in account.instants if i.name == "end of forward")
+    matrices = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
+    assert forward.tensors["8-bit copies of weights"].amount == 2 * matrices
+    assert account.model_states.amount == 16 * 8_030_261_248

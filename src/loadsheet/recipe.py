@@ -50,6 +50,7 @@ class Precision:
     states: str
     autocast: bool
     source: str
+    fp8: bool = False
 
     @property
     def compute(self) -> str:
@@ -73,6 +74,7 @@ def _precision(name: str) -> Precision:
         entry["states"],
         entry["autocast"],
         entry["source"],
+        entry.get("fp8", False),
     )
 
 
@@ -292,6 +294,11 @@ def _check_belongs(task: str, given: dict[str, Any]) -> None:
 def _training(task: str, common: dict[str, Any], take: Any, defaults: dict[str, Any]) -> Training:
     name = take("precision", defaults["precision"])
     chosen = precision(name)
+    if chosen.fp8 and task != "train":
+        raise BadInput(
+            f"precision: got {name}, expected another with task {task}",
+            "frozen weights are not kept in fp8 here; `qlora` keeps them in 4 bits",
+        )
     stack = take("stack", defaults["stack"])
     entry = pick("stacks", stack, "stack")
     settings: dict[str, Any] = {}
@@ -316,6 +323,7 @@ def _training(task: str, common: dict[str, Any], take: Any, defaults: dict[str, 
             **settings,
             repeat_kv=flag("repeat_kv", take("repeat_kv", entry["repeat_kv"])),
             autocast=chosen.autocast,
+            fp8=chosen.fp8,
             upcast_logits=entry["upcast_logits"],
             masked=flag("masked", take("masked", False, shown=False)),
             **more,

@@ -34,12 +34,19 @@ class Ops(Tape):
 
     # -- matrix products -----------------------------------------------------------------------
     def linear(self, x: Tensor, weight: Weight, *, experts: int = 1) -> Tensor:
-        """y = x·Wᵀ + b: keeps x only if W trains; a frozen W has no weight gradient."""
+        """y = x·Wᵀ + b: keeps x only if W trains; a frozen W has no weight gradient.
+
+        In fp8 the input is kept as a copy of one byte per number, and the weight has two such copies, by
+        rows and by columns, until its backward (Micikevicius et al. 2022, arXiv 2209.05433; Transformer
+        Engine makes them per module).
+        """
         given, packed = x.dtype, self.packs(weight)
         x = self.cast(x, self.compute_dtype)
         rows, trains = x.rows, self.full
         out = self.new(rows, weight.out_features, weight.out_symbol, x.dtype, x.grad or trains)
-        record = self.add_record("linear", (x,), out, (x,) if trains else ())
+        fp8 = self.execution.fp8 and weight.quantisable
+        kept = self.new(rows, weight.in_features, x.symbol, "fp8") if fp8 else x
+        record = self.add_record("linear", (x,), out, (kept,) if trains else ())
         macs = rows * weight.in_features * weight.out_features
         record.forward_flops = record.forward_flops_full = 2 * macs
         record.touched = weight.numel * experts
@@ -48,6 +55,8 @@ class Ops(Tape):
             copy = Storage(size * experts * DTYPE_BYTES[self.compute_dtype], "copy", 1, outside=False)
             if out.grad:
                 record.saved += (copy,)
+        if fp8 and out.grad:
+            record.saved += (Storage(2 * size * experts, "copy", 1, outside=False),)
         if packed:  # one layer is unpacked at a time
             unpacked = size * experts * self.execution.unpacked_bytes
             record.forward_temporary = record.backward_temporary = unpacked

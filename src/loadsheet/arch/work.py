@@ -74,6 +74,7 @@ class Execution:
     repeat_kv   keys and values are copied to every query head before attention
     masked      the attention kernel is given a mask (padding): a 16-bit T×T bias is kept in every layer
     recompute   none; selective (the attention core again in backward); full (each block again)
+    fp8         linear layers of the blocks in fp8: an 8-bit copy of each input and two of each weight
     autocast    fp32 parameters whose 16-bit copies are made when used
     holds_logits  the program keeps the returned logits until the step ends (`out = model(...)`)
     chunked_head  a chunked loss makes the logits by chunks too; else they are whole and only the loss is not
@@ -97,6 +98,7 @@ class Execution:
     masked: bool = False
     recompute: Literal["none", "selective", "full"] = "none"
     autocast: bool = False
+    fp8: bool = False
     loss_chunks: int = 8
     upcast_logits: bool = True
     holds_logits: bool = True

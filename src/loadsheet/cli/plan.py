@@ -57,7 +57,7 @@ def _hidden(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     "instance), per (`gpu` or `instance`: what the price is for), currency, provider, region, spot (yes/no), date.",
 )
 @click.option("--spot", is_flag=True, help="Let rows marked spot count in the price file.")
-@click.option("--precision", help=_TRAIN + "mixed, amp, megatron, pure-bf16, fp32. [mixed]")
+@click.option("--precision", help=_TRAIN + "mixed, amp, fp8, megatron, pure-bf16, fp32. [mixed]")
 @click.option(
     "--optimizer",
     help=_TRAIN + "adamw, adam, sgd, sgd-momentum, lion, adafactor, muon, adamw-8bit, adamw-paged, "

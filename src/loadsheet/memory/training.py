@@ -275,8 +275,10 @@ class _Step:
         return _modelled(name, held, "held until the graph goes", source)
 
     def copies_item(self, *, blocks: bool) -> Item | None:
-        """16-bit copies of weights under autocast: the head's, and those of the blocks."""
+        """Copies of weights until their backward: 16-bit ones under autocast, 8-bit ones in fp8."""
         copies = self.taped.after.copies + (self.copies if blocks else 0)
+        if self.recipe.execution.fp8:
+            return _modelled("8-bit copies of weights", copies, "two of each matrix, until its backward")
         return _modelled("16-bit copies of weights", copies, "autocast, until their backward")
 
     def forward(self) -> list[Instant]:

@@ -85,7 +85,8 @@ def find_peak(gpu: Gpu, wanted: str) -> tuple[float, str, tuple[str, ...]]:
 
 def training_compute(model: Model, recipe: Training, gpu: Gpu, gpus: int, taped: Taped) -> Compute:
     """FLOPs of the walk; time at the MFU; hours for `tokens`, without communication."""
-    peak, dtype, notes = find_peak(gpu, precision(recipe.precision).compute)
+    wanted = "fp8" if recipe.execution.fp8 else precision(recipe.precision).compute
+    peak, dtype, notes = find_peak(gpu, wanted)
     micro = recipe.batch * recipe.seq
     flops: StepFlops = step_flops(taped, micro, recipe.execution.recompute)
     mfu = utilisation(recipe.mfu)
