@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from datetime import timedelta
 
+import pytest
 from hypothesis import settings
 
 # On a shared machine an example may be held up at any moment, so CI sets no deadline; it draws the same
@@ -13,3 +16,12 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 settings.register_profile("dev", deadline=timedelta(seconds=2), print_blob=True)
 settings.register_profile("thorough", deadline=None, max_examples=5000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+
+@pytest.fixture(scope="module")
+def frozen_garbage() -> Iterator[None]:
+    """A run looks once through all living objects, for what was not kept: those of other tests are left out."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
