@@ -30,7 +30,7 @@ help:
 	@echo "make test    the tests and the examples in the docstrings"
 	@echo "make lint    style, types, layering, and that the documents are up to date"
 	@echo "make docs    generate anew what the documents quote"
-	@echo "make bench   how long the commands take"
+	@echo "make bench   how long the commands take, and a save"
 	@echo "make clean   remove the venv and the caches"
 
 # "Does not fit" is the right answer here, and its exit status is 1. A crash would exit with 1 as well,
@@ -56,6 +56,7 @@ docs: $(VENV)/installed-dev
 # Installs torch; without it `python bench/bench.py` leaves that one row out.
 bench: $(VENV)/installed-bench
 	$(BIN)/python bench/bench.py
+	$(BIN)/python bench/save.py
 
 clean:
 	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -75,6 +75,25 @@ def test_what_is_written_is_read(tmp_path: Path, keeper: Keeper) -> None:
     assert sorted(os.listdir(store.path / "step-00000200")) == ["manifest.json", "state.json", "tensors.bin"]
 
 
+def test_nothing_is_pickled(tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In neither direction: a file from elsewhere must not be able to run code here."""
+    import pickle
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("pickle")
+
+    for module, names in ((pickle, ("dump", "dumps", "load", "loads")), (torch, ("load", "save"))):
+        for name in names:
+            monkeypatch.setattr(module, name, refuse)
+    store = CheckpointStore(tmp_path)
+    save(store, keeper, 3)
+    state = store.load()
+    fresh = Keeper()
+    fresh.keep(weights=torch.zeros(5000), facts={})
+    fresh.restore(state)
+    assert (float(fresh.objects["weights"].sum()), fresh.objects["facts"]) == (15000.0, {"step": 3})
+
+
 def test_the_checksums_are_those_of_the_files(tmp_path: Path, keeper: Keeper) -> None:
     """XXH3 of 128 bits, as `xxh128sum` computes it over a file."""
     import xxhash

@@ -769,3 +769,28 @@ def test_what_is_kept_no_more_is_named() -> None:
     keeper.restore(state)
     with pytest.warns(RunWarning, match=r"the checkpoint holds `b` \(data\)"):
         keeper.seal()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.optim.AdamW,
+        lambda p: torch.optim.Adam(p, amsgrad=True),
+        lambda p: torch.optim.SGD(p, lr=0.1),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.RMSprop(p, centered=True, momentum=0.1),
+        torch.optim.Adagrad,
+    ],
+)
+def test_the_size_of_later_checkpoints_is_known_before_the_first_step(make: Callable[[Any], Any]) -> None:
+    """The moments come with the first step; room for them must be there before."""
+    model = nn.Linear(300, 200)
+    optimizer = make(model.parameters())
+    keeper = Keeper()
+    keeper.keep(model=model, optimizer=optimizer)
+    expected = keeper.expected_bytes(keeper.capture(0).nbytes)
+    model(torch.ones(1, 300)).sum().backward()
+    optimizer.step()
+    actual = keeper.capture(1).nbytes
+    assert abs(actual - expected) <= 4096  # pages, and the counters of steps
+    assert keeper.expected_bytes(actual) == actual

@@ -233,6 +233,25 @@ def saved_device(tensor: torch.Tensor) -> torch.device:
     return torch.device(getattr(tensor, "_saved_device", "cpu"))
 
 
+def moments_to_come(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of the moments that an optimizer makes in its first step; 0 once it has some.
+
+    Copies of each weight as the update rules in torch.optim keep them; two for a rule not known here.
+    """
+    if optimizer.state:
+        return 0
+    total = 0
+    for group in optimizer.param_groups:
+        copies = {
+            "SGD": int(bool(group.get("momentum"))),
+            "RMSprop": 1 + bool(group.get("momentum")) + bool(group.get("centered")),
+            "Lion": 1,
+            "Adafactor": 1,  # less, where it factors
+        }.get(type(optimizer).__name__, 2 + bool(group.get("amsgrad")))
+        total += copies * sum(p.numel() * p.element_size() for p in group["params"])
+    return total
+
+
 def load_groups(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
     """Put the groups' numbers back once more: building or restoring a scheduler may have reset them."""
     for group, values in zip(optimizer.param_groups, saved["state"]["param_groups"], strict=True):

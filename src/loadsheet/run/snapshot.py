@@ -98,7 +98,6 @@ class State:
             if any(size < 0 or offset < 0 or size + offset > data.numel() for size, offset in self._pieces):
                 raise ValueError("a piece outside the file")
             self.entries: list[TensorEntry] = entries_of(whole["tensors"], [size for size, _ in self._pieces])
-            self.parameters: dict[str, list[str]] = {}
         except BadCheckpoint:
             raise
         except (msgspec.MsgspecError, KeyError, TypeError, ValueError, IndexError, RecursionError) as error:

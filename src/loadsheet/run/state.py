@@ -122,6 +122,17 @@ class Keeper:
                 self._checked = True
         return Snapshot(step, document, nbytes, lease, pieces, time.perf_counter() - began)
 
+    def expected_bytes(self, nbytes: int) -> int:
+        """Bytes that a snapshot will take once training has begun, from what one takes now.
+
+        Optimizers make their moments in the first step; those that have none yet are added.
+        """
+        return nbytes + sum(
+            parts.moments_to_come(value)
+            for name, value in self._objects.items()
+            if self._kinds[name] == "optimizer"
+        )
+
     def _plain(self, encoder: Encoder, name: str) -> Plain:
         value, kind = self._objects[name], self._kinds[name]
         saved = parts.save_optimizer(value, self._names()) if kind == "optimizer" else parts.SAVE[kind](value)
