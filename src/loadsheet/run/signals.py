@@ -7,6 +7,8 @@ process would fail in `next()` before it could save.
 
 from __future__ import annotations
 
+import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import threading
@@ -69,6 +71,20 @@ class StopSignals:
 
 
 def shield_worker() -> None:
-    """In a loader's worker: leave these signals to the main process, which ends its workers itself."""
+    """In a loader's worker: leave these signals to the main process, and end with it.
+
+    torch's workers look every few seconds whether their parent has changed; under a fork server it never
+    does, and those of a killed process would stay for ever.
+    """
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(
+            target=_end_with, args=(parent.sentinel,), name="loadsheet-parent", daemon=True
+        ).start()
+
+
+def _end_with(sentinel: int) -> None:
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
