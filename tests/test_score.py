@@ -32,7 +32,7 @@ from loadsheet.units import GIB
 
 BASE = {
     "id": "1", "source_key": "s", "task": "lora", "model": "llama-2-7b", "framework": "LitGPT", "n_gpus": "1",
-    "peak_mem_gib": "10", "mem_kind": "torch max_memory_allocated", "seq_len": "512", "micro_batch": "1",
+    "peak_mem_gib": "16", "mem_kind": "torch max_memory_allocated", "seq_len": "512", "micro_batch": "1",
     "precision": "bf16-true", "lora_rank": "8", "complete": "yes",
 }  # fmt: skip
 
@@ -315,6 +315,21 @@ def test_a_model_from_its_sizes() -> None:
         case = case_of(row(framework="PyTorch", model="small llama", n_params=str(total), **sizes))
         assert (case.model.params, case.model.tied) == (total, tied)
     assert "not known" in reason(framework="PyTorch", model="somebody's", **sizes)
+
+
+def test_a_row_that_cannot_be_is_skipped(tmp_path: Path) -> None:
+    """Full AdamW of 1.5 billion parameters in bf16 holds 8 bytes of each when it steps: 11.2 GiB at least."""
+    path = table(
+        tmp_path,
+        {"task": "full", "model": "llama-3.2-1b", "peak_mem_gib": "8"},
+        {"task": "full", "model": "llama-3.2-1b", "peak_mem_gib": "16"},
+    )
+    impossible, possible = score(path).rows
+    assert impossible.skipped is not None
+    assert impossible.skipped.startswith("contradicts itself: 8.0 GiB stated")
+    assert impossible.skipped.endswith("alone are 11.2")
+    assert not impossible.in_scope
+    assert possible.skipped is None
 
 
 # --- statistics -----------------------------------------------------------------------------------------------

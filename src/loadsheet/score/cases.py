@@ -149,7 +149,7 @@ def targets_of(row: Row) -> set[str] | None:
     if found is not None and found.group(1).strip():
         words = re.findall(r"[a-z_]+", found.group(1).lower())
         chosen = {_NAMES.get(w.removeprefix("lora_"), w) for w in words}
-        return chosen or None
+        return chosen - {"none"} or None
     lower = notes.lower()
     if "all linear" in lower or "all-linear" in lower:
         return {"q", "k", "v", "o", "mlp"} | ({"head"} if "+ output" in lower or "head" in lower else set())

@@ -198,12 +198,16 @@ def _unsloth(row: Row) -> Case:
     return _case(row, found, _recipe(options), assumed=["Unsloth's kernels as Liger's"])
 
 
+#: matrices that hold q, k and v, by module name
+_PACKED: Final = frozenset({"query_key_value", "qkv_proj", "c_attn", "Wqkv"})
+
+
 def _module_names(row: Row, found: Model) -> frozenset[str] | None:
-    """PEFT's target modules; q and v if nothing says so, as PEFT takes for Llama."""
+    """PEFT's target modules; where nothing says so, PEFT's own: q and v, or the matrix that holds both."""
     words = targets_of(row)
-    if words is None:
-        words = {"q", "v"}
     tags = {x.tag for _, x, _ in found.linears() if x.tag}
+    if words is None:
+        words = tags & _PACKED or {"q", "v"}
     if {"q", "k", "v", "o", "mlp"} <= words:
         return frozenset(tags | ({HEAD_TARGET} if "head" in words else set()))
     names = {w: f"{w}_proj" for w in "qkvo"}
