@@ -75,6 +75,48 @@ def test_what_is_written_is_read(tmp_path: Path, keeper: Keeper) -> None:
     assert sorted(os.listdir(store.path / "step-00000200")) == ["manifest.json", "state.json", "tensors.bin"]
 
 
+def test_the_system_is_really_asked(tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The protocol that the crash tests replay in memory, as system calls, in order."""
+    calls: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def name(path: str) -> str:
+        return Path(path).name.replace("-", " ").split(" ")[0]
+
+    def note_fsync(fd: int) -> None:
+        calls.append(("fsync", name(os.readlink(f"/proc/self/fd/{fd}"))))
+        fsync(fd)
+
+    def note_rename(old: str, new: str) -> None:
+        calls.append(("rename", f"{name(old)} → {name(new)}"))
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "rename", note_rename)
+    (tmp_path / "run").mkdir()
+    store = CheckpointStore(tmp_path / "run" / "checkpoints", keep_last=1)
+    save(store, keeper, 1)
+    first = [
+        ("fsync", "run"),
+        ("fsync", "tensors.bin"),
+        ("fsync", "state.json"),
+        ("fsync", "manifest.json"),
+        ("fsync", ".saving"),
+        ("rename", ".saving → step"),
+        ("fsync", "checkpoints"),
+    ]
+    assert calls == first
+    save(store, keeper, 2)
+    store.prune()
+    store.sweep()
+    assert calls[len(first) :] == [
+        *first[1:],
+        ("rename", "step → .old"),
+        ("fsync", "checkpoints"),
+        ("fsync", "checkpoints"),
+    ]
+
+
 def test_nothing_is_pickled(tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """In neither direction: a file from elsewhere must not be able to run code here."""
     import pickle
@@ -443,6 +485,27 @@ def test_saves_are_written_in_the_background_one_at_a_time(tmp_path: Path, keepe
     assert committed == [(step, f"step-{step:08d}") for step in range(1, 6)]
     assert [times.step for times in saver.history] == [1, 2, 3, 4, 5]
     assert all(0 < times.stall <= times.total for times in saver.history)
+
+
+def test_without_memory_for_a_copy_the_save_is_finished_at_once(
+    tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The live tensors are written, so training must not go on before they are."""
+    from loadsheet.run import buffer
+
+    monkeypatch.setattr(buffer, "available_memory", lambda: 1000)
+    saver = Saver(CheckpointStore(tmp_path))
+    keeper.objects["weights"].fill_(4)
+    keeper.objects["facts"]["step"] = 4
+    with pytest.warns(RunWarning, match="training waits"):
+        snapshot = keeper.capture(4)
+    saver.save(snapshot)
+    keeper.objects["weights"].fill_(5)
+    assert (saver.busy, loaded(saver.store), saver.history[0].stall == saver.history[0].total) == (
+        False,
+        whole(4),
+        True,
+    )
 
 
 def test_a_failed_background_save_is_raised_at_the_next_call(tmp_path: Path, keeper: Keeper) -> None:
