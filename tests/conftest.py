@@ -25,3 +25,7 @@ def frozen_garbage() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+#: programs that train when they are imported
+collect_ignore_glob = ["torture/scripts/*"]
