@@ -1,7 +1,7 @@
 # Everything runs in .venv, which the targets make and fill by themselves. It is filled anew only when
 # pyproject.toml changes: the package is installed in place, so edits to the source count at once.
 
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint docs bench torture clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -31,6 +31,7 @@ help:
 	@echo "make lint    style, types, layering, and that the documents are up to date"
 	@echo "make docs    generate anew what the documents quote"
 	@echo "make bench   how long the commands take, and a save"
+	@echo "make torture kill training runs at random instants, KILLS=1000 times, and report the counts"
 	@echo "make clean   remove the venv and the caches"
 
 # "Does not fit" is the right answer here, and its exit status is 1. A crash would exit with 1 as well,
@@ -57,6 +58,10 @@ docs: $(VENV)/installed-dev
 bench: $(VENV)/installed-bench
 	$(BIN)/python bench/bench.py
 	$(BIN)/python bench/save.py
+
+KILLS := 1000
+torture: $(VENV)/installed-dev
+	cd tests && ../$(BIN)/python -m torture --kills $(KILLS)
 
 clean:
 	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

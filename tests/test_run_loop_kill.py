@@ -10,11 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from torture.killing import Life, columns, committed, kill_many, reference
+from torture.killing import Life, Script, columns, committed, kill_many, kill_until_done, reference
 from torture.programs import Spec
 
 from loadsheet.run.reading import read_events
 
+SCRIPTS = Path(__file__).parent / "torture" / "scripts"
 SEED = int.from_bytes(os.urandom(4), "little")
 
 
@@ -33,6 +34,18 @@ def test_killed_at_random_instants(spec: Spec, tmp_path: Path) -> None:
     tally = kill_many(tmp_path, spec, 12, random.Random(SEED))
     assert tally.kills >= 12
     assert tally.resumed >= 1  # lives that did not begin at step 0
+
+
+def test_a_script_with_five_lines_added(tmp_path: Path) -> None:
+    """Code in the manner of nanoGPT, five lines added: killed twenty times, the weights are identical."""
+    print("seed", SEED)
+    script = Script(SCRIPTS / "gpt.py")
+    marked = [line for line in script.path.read_text().splitlines() if "# + " in line]
+    assert len(marked) == 5
+    expected = reference(tmp_path, script)
+    tally = kill_until_done(tmp_path, script, expected, random.Random(SEED), least=20)
+    assert tally.kills >= 20
+    assert tally.resumed >= 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import random
+import runpy
 import shutil
 import signal
 import subprocess
@@ -64,16 +65,37 @@ def _start_server() -> None:
                 os.environ[name] = value
 
 
-def _forked(root: str, spec: Spec, out: str) -> None:
+@dataclass(frozen=True)
+class Script:
+    """A program of its own; its arguments are the root of the runs and where the result goes."""
+
+    path: Path
+
+
+Kind = Spec | Script
+
+
+def _forked(root: str, kind: Kind, out: str) -> None:
     os.setsid()
     multiprocessing.set_start_method("fork", force=True)  # for loader workers: not another server
-    train(root, spec, out)
+    if isinstance(kind, Spec):
+        train(root, kind, out)
+        return
+    sys.argv = [str(kind.path), root, out]
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    runpy.run_path(str(kind.path), run_name="__main__")
+
+
+def _command(root: Path, kind: Kind, out: Path) -> list[str]:
+    if isinstance(kind, Script):
+        return [sys.executable, str(kind.path), str(root), str(out)]
+    return [sys.executable, "-m", "torture.programs", str(root), json.dumps(asdict(kind)), str(out)]
 
 
 class Life:
     """One process life: from the fork server, or a cold interpreter."""
 
-    def __init__(self, root: Path, spec: Spec, out: Path, cold: bool) -> None:
+    def __init__(self, root: Path, spec: Kind, out: Path, cold: bool) -> None:
         self._popen: Any = None
         if cold:
             command = [
@@ -101,6 +123,14 @@ class Life:
         self._process.join(seconds)
         return self._process.exitcode
 
+    def wait_for(self, root: Path, newest: int, seconds: float) -> int | None:
+        """As `wait`, but only until there is a newer checkpoint."""
+        deadline = time.monotonic() + seconds
+        while (status := self.wait(0.004)) is None and time.monotonic() < deadline:
+            if committed(root) > newest:
+                break
+        return status
+
     def kill(self, group: bool) -> int | None:
         """SIGKILL, to the process alone (its loader workers stay behind for a while) or to its group."""
         with contextlib.suppress(ProcessLookupError):
@@ -120,7 +150,7 @@ class Reference:
     seconds: float
 
 
-def reference(folder: Path, spec: Spec) -> Reference:
+def reference(folder: Path, spec: Kind) -> Reference:
     """Run it, twice: the first one pays for what is loaded only once, and both must agree."""
     _start_server()
     found = []
@@ -147,7 +177,7 @@ def committed(root: Path) -> int:
     return max((int(p.name[5:]) for p in root.glob("*/checkpoints/step-*")), default=-1)
 
 
-def kill_many(folder: Path, spec: Spec, kills: int, dice: random.Random, cold_share: float = 0.0) -> Tally:
+def kill_many(folder: Path, spec: Kind, kills: int, dice: random.Random, cold_share: float = 0.0) -> Tally:
     """At least `kills` kills, in as many runs of one spec as that takes."""
     expected = reference(folder, spec)
     tally = Tally()
@@ -160,12 +190,18 @@ def kill_many(folder: Path, spec: Spec, kills: int, dice: random.Random, cold_sh
 
 
 def kill_until_done(
-    folder: Path, spec: Spec, expected: Reference, dice: random.Random, cold_share: float = 0.0
+    folder: Path,
+    spec: Kind,
+    expected: Reference,
+    dice: random.Random,
+    cold_share: float = 0.0,
+    least: int = 0,
 ) -> Tally:
     """One run, each life ended by SIGKILL at a random instant, until one ends by itself.
 
-    Asserts after each kill that no promised record and no committed checkpoint was lost, that each life
-    goes on from the newest checkpoint there was, and at the end that digest and log are those of the
+    With `least`, lives are cut so short that at least so many are needed: when a new checkpoint is there,
+    or sooner. Asserts after each kill that no promised record and no committed checkpoint was lost, that
+    each life goes on from a checkpoint there was, and at the end that digest and log are those of the
     uninterrupted run, bit for bit.
     """
     tally = Tally(runs=1)
@@ -175,7 +211,8 @@ def kill_until_done(
         cold = dice.random() < cold_share
         life = Life(root, spec, out, cold)
         tally.lives += 1
-        status = life.wait(dice.random() * expected.seconds * 0.8 + (COLD_SECONDS if cold else 0))
+        pause = dice.random() * expected.seconds * 0.8 + (COLD_SECONDS if cold else 0)
+        status = life.wait(pause) if tally.kills >= least else life.wait_for(root, newest[-1], pause)
         if status is None:
             group = dice.random() < 0.5
             if life.kill(group) == 0:
@@ -187,7 +224,9 @@ def kill_until_done(
             assert status == 0, f"an attempt ended with {status}"
         newest.append(committed(root))
         assert newest == sorted(newest), f"checkpoints that were there are not: {newest}"
-        _check(root, out, tally)
+        tally.inside_save += any(root.glob("*/checkpoints/.saving-*"))
+        if isinstance(spec, Spec):
+            _check(root, out, tally)
     assert json.loads(out.read_text()) == expected.digest
     assert columns(root) == expected.log
     (path,) = root.iterdir()
@@ -212,4 +251,3 @@ def _check(root: Path, out: Path, tally: Tally) -> None:
         assert (attempt, step) in last, f"attempt {attempt} was promised its record of step {step}"
     else:
         tally.before_first_step += 1
-    tally.inside_save += any(root.glob("*/checkpoints/.saving-*"))

@@ -58,7 +58,7 @@ SCHEDULERS = {
         o, lambda s: min(1.0, (s + 1) / 8) / (1 + s / n)
     ),
     "onecycle": lambda o, n: torch.optim.lr_scheduler.OneCycleLR(o, 0.01, total_steps=n + 1),
-    "cosine": lambda o, n: torch.optim.lr_scheduler.CosineAnnealingLR(o, n),
+    "cosine": torch.optim.lr_scheduler.CosineAnnealingLR,
     "plateau": lambda o, n: torch.optim.lr_scheduler.ReduceLROnPlateau(o, patience=1, threshold=0.05),
     "sequential": lambda o, n: torch.optim.lr_scheduler.SequentialLR(
         o,
