@@ -91,9 +91,9 @@ class Mirror:
     def push(self, step: int) -> None:
         """Copy the checkpoint of a step, and the log up to now; returns at once, `wait` waits.
 
-        If pushes are slower than saves, those in between are left out.
+        If pushes are slower than saves, those in between are left out. May be called in the saver's thread:
+        what went wrong before is said by `check` and `wait`.
         """
-        self.check()
         with self._wake:
             self._wanted = step
             if self._thread is None or not self._thread.is_alive():
