@@ -61,7 +61,9 @@ def command(experiment: str, plot: str | None, no_timing: bool, as_json: bool) -
 
     3: FLOPs, this machine's rate and MFU, training of real models, decode.
 
-    Needs PyTorch: pip install 'loadsheet[torch]'. Seeds are fixed and one thread is used.
+    4: a crash and a resume, complete and with one part or another forgotten.
+
+    Needs PyTorch: pip install 'loadsheet[torch]', for 4 'loadsheet[run]'. Seeds are fixed and one thread is used.
 
     Exit status: 0 all that must match does, 1 something does not.
     """

@@ -18,6 +18,7 @@ EXPERIMENTS = {
     1: ("numbers", "numbers: bytes, fp16 and bf16, INT8"),
     2: ("memory", "memory: parameters, optimizer states, activations"),
     3: ("compute", "compute: FLOPs, MFU, training time, decode"),
+    4: ("resume", "resume: what a checkpoint must hold"),
 }
 
 

@@ -45,6 +45,10 @@ SHOW: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "rate": ("FLOP/s", lambda v: format_si(v, "FLOP/s")),
     "tokens/s": ("tokens/s", lambda v: f"{v:,.0f} tokens/s"),
     "bandwidth": ("bytes/s", lambda v: f"{v / 1e9:,.2f} GB/s"),
+    "loss": ("nats", lambda v: f"{v:.6f}"),
+    "difference": ("nats", lambda v: f"{v:+.6f}"),
+    "learning rate": ("", lambda v: f"{v:.6g}"),
+    "yes or no": ("", lambda v: "yes" if v else "no"),
     "batch": ("sequences", lambda v: f"{v:.1f}"),
     "money": ("currency", format_money),
 }
