@@ -363,7 +363,7 @@ def test_no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("args", "error", "hint"),
     [
-        (("4",), "unknown experiment: got '4'", "known: `1`, `2`, `3`"),
+        (("5",), "unknown experiment: got '5'", "known: `1`, `2`, `3`, `4`"),
         (
             ("1", "--plot", "x"),
             "--plot: got it with experiment 1, expected it with experiment 2",
