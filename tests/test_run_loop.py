@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -202,7 +203,27 @@ def test_measures_itself(tmp_path: Path) -> None:
     assert found["peak_host_bytes"] > 50e6
 
 
-# -- weights of a run ----------------------------------------------------------------------------------------
+def test_goes_on_from_the_mirror(tmp_path: Path) -> None:
+    """A machine with an empty disk brings checkpoint and log from the mirror, and ends with the same bits."""
+    weights, losses = whole(tmp_path / "whole", 9)
+    mirror = tmp_path / "elsewhere"
+    with Training(tmp_path / "first", mirror=mirror) as first, pytest.raises(ls.Stopped):
+        for step in first.run.steps(9, checkpoint_every=3):
+            first.step()
+            if step == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+    shutil.rmtree(tmp_path / "first")
+    with Training(tmp_path / "second", mirror=mirror) as second:
+        assert second.train(9) == [5, 6, 7, 8]
+        assert second.weights == weights
+        assert ls.read_log(second.run.path)["loss"] == losses
+        assert second.run.attempt == 2
+    with Training(tmp_path / "third", mirror=mirror) as third:
+        assert third.train(9) == []
+        assert third.weights == weights
+
+
+# -- weights of a run --------------------------------------------------------------------------------------
 
 
 def test_load(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -22,15 +22,16 @@ from loadsheet.run import ending
 from loadsheet.run.batches import Batches
 from loadsheet.run.checkpoint import CheckpointStore
 from loadsheet.run.directory import RunDirectory
-from loadsheet.run.errors import Busy, RunError, RunWarning, SaveFailed
+from loadsheet.run.errors import Busy, RunError, RunWarning
 from loadsheet.run.isolate import isolated, mix
 from loadsheet.run.load import put_weights, state_of
 from loadsheet.run.log import Log
 from loadsheet.run.measured import Clock, write_measured
+from loadsheet.run.mirror import Mirror
 from loadsheet.run.notices import Notices, Where
 from loadsheet.run.policy import MTBF, Policy
 from loadsheet.run.progress import Progress
-from loadsheet.run.saver import Saver
+from loadsheet.run.saves import Saves
 from loadsheet.run.signals import StopSignals
 from loadsheet.run.state import Keeper
 
@@ -53,8 +54,9 @@ class Run:
         self._signals = StopSignals()
         self._clock = Clock()
         self._start_from: Old | None = None
-        self._saver: Saver | None = None
-        self._saved: int | None = None  # the step of the last save that was begun
+        self._saves: Saves | None = None
+        self._mirror: str | os.PathLike[str] | None = None
+        self._mirror_options: dict[str, Any] | None = None
         self._step: int | None = None  # what `log` belongs to; None before the first step
         self._looping = False
         self._values: dict[str, Any] = {}
@@ -67,6 +69,8 @@ class Run:
         *,
         exclude: Iterable[str] = (),
         start_from: Old | None = None,
+        mirror: str | os.PathLike[str] | None = None,
+        mirror_options: dict[str, Any] | None = None,
         notice: Where | None = None,
         durable_log: bool = False,
         wait: float = 60.0,
@@ -77,11 +81,13 @@ class Run:
         `config`: a dict, dataclass, Namespace, ...; every value in it decides which run this is, but those
         named in `exclude` (output path, device, number of workers), which are only recorded.
         `start_from`: an older run, or (run, step), whose weights a new run begins with.
+        `mirror`: where a copy is kept, `s3://…`, `gs://…`, `az://…` or a path; a machine with an empty disk
+        goes on from there. `mirror_options` are passed on to obstore (endpoint, region, ...).
         `notice`: where to hear that the machine will go, a JSON file or a callable; by default the file
         that `LOADSHEET_NOTICE` names. `durable_log`: each record survives a loss of power when `log`
         returns. `wait`: seconds to wait for another process that has the run. `progress` False: silence.
         Raises BadInput for the config, ForeignConfig if the directory belongs to another, Busy if another
-        process has it (left uncaught, exit status 2).
+        process has it (left uncaught, exit status 2), MirrorFailed.
         """
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:
             raise RunError(
@@ -90,7 +96,7 @@ class Run:
             )
         shown = Progress(progress)
         try:
-            directory = RunDirectory.open(root, config, exclude, wait)
+            directory = RunDirectory.open(root, config, exclude, wait, prepare=_pull(mirror, mirror_options))
         except Busy as error:
             shown.say(f"{error} (hint: {error.hint})")
             raise
@@ -102,6 +108,7 @@ class Run:
             raise
         run = cls(directory, log, Notices(notice), shown)
         run._start_from = start_from
+        run._mirror, run._mirror_options = mirror, mirror_options
         return run
 
     # --- what belongs to it ---------------------------------------------------------------------------
@@ -173,18 +180,22 @@ class Run:
             raise BadInput("steps: got a second loop inside the first, expected one at a time")
         policy = Policy(checkpoint_every, mtbf=mtbf)
         self._directory.check_owner()
-        store = CheckpointStore(self._directory.checkpoints, keep_last=keep_last, every_mth=keep_every)
-        self._saver = Saver(
-            store,
-            fence=self._directory.check_owner,
-            attempt=self.attempt,
-            on_failure=when_save_fails,
+        saves = Saves(
+            self._directory,
+            self._keeper,
+            policy,
+            keep_last=keep_last,
+            keep_every=keep_every,
+            when_save_fails=when_save_fails,
+            mirror=self._mirror,
+            mirror_options=self._mirror_options,
         )
-        start = self._restore(store, total)
-        return self._loop(start, total, policy, self._saver)
+        start, resumed = self._restore(saves.store, total)
+        self._saves = saves
+        return self._loop(start, total, saves, resumed)
 
-    def _restore(self, store: CheckpointStore, total: int) -> int:
-        """Bring everything to the newest state; the number of its completed steps."""
+    def _restore(self, store: CheckpointStore, total: int) -> tuple[int, bool]:
+        """Bring everything to the newest state; the number of its completed steps, and whether there was one."""
         state = store.load() if store.steps() else None
         start = 0 if state is None else state.step
         if start > total:
@@ -194,13 +205,12 @@ class Run:
             )
         self._keeper.restore(state)
         self._log.resume(start, since=0 if state is None else store.manifest(start).log_offset)
-        self._saved = None if state is None else start
         self._step = start if start == total else None
         if state is not None:
             self._progress.say(f"{self.path}: attempt {self.attempt} goes on after {start} of {total} steps")
         elif self._start_from is not None:
             self._take_weights(self._start_from)
-        return start
+        return start, state is not None
 
     def _take_weights(self, old: Old) -> None:
         where, which = old if isinstance(old, tuple) else (old, "latest")
@@ -209,7 +219,7 @@ class Run:
         self._log.event("start_from", run=str(where), step=state.step, names=names)
         self._progress.say(f"{self.path}: begins with {', '.join(names)} of {where}, step {state.step}")
 
-    def _loop(self, start: int, total: int, policy: Policy, saver: Saver) -> Iterator[int]:
+    def _loop(self, start: int, total: int, saves: Saves, resumed: bool) -> Iterator[int]:
         batches = self._batches.values()
         self._clock = Clock()
         self._looping = True
@@ -219,10 +229,7 @@ class Run:
         self._progress.begin(start, total)
         completed = start
         try:
-            if self._saved is None and total > 0:
-                self._save(start, saver)  # step-0: can it be saved, and does it fit?
-            elif total > start:
-                self._check_space(start, saver)
+            saves.begin(start, resumed=resumed)
             for step in range(start, total):
                 self._step = step
                 self._values = {}
@@ -233,56 +240,30 @@ class Run:
                 if step == start:
                     self._keeper.seal()
                 self._log.end_step()
-                saver.check()
+                saves.check()
                 if completed == total:
                     break
-                if (code := self._asked_to_stop(completed, saver)) is not None:
-                    self._stop(completed, saver, code)
-                if saver.history:
-                    policy.measured(saver.history[-1].stall, saver.history[-1].total)
-                if policy.due(completed):
-                    policy.saved()
-                    self._save(completed, saver)
+                if (why := self._asked_to_stop(completed, saves)) is not None:
+                    self._stop(completed, saves, why)
+                if saves.due(completed):
+                    saves.take(completed)
                 self._progress.update(completed, self._values)
-            self._finish(total, saver)
+            saves.finish(total)
+            self._step = total
+            if self._signals.received is not None:
+                # What comes after the loop is done by the next attempt, which finds the run complete.
+                self._stop(total, saves, ending.by_signal(self._signals.received))
         finally:
             self._looping = False
             self._progress.clear()
-            saver.close()
+            saves.close()
             self._notices.stop()
             self._signals.remove()
-            self._record(start, completed, saver)
+            self._record(start, completed, saves)
             for each in batches:
                 each.close()
 
-    def _save(self, completed: int, saver: Saver, wait: bool = False) -> None:
-        """Begin to save the state after so many steps; nothing if that was begun already."""
-        if self._saved != completed:
-            saver.wait()  # so that its buffer is free, and what went wrong is said before
-            # The records of the steps to come must not count as part of this state.
-            offset = os.stat(self._directory.log_path).st_size
-            snapshot = self._keeper.capture(completed)
-            if self._saved is None:
-                saver.store.check_space(snapshot.nbytes)
-            self._saved = completed
-            saver.save(snapshot, log_offset=lambda: self._durable_log(offset))
-        if wait:
-            saver.wait()
-
-    def _durable_log(self, offset: int) -> int:
-        """In the saver's thread: what was logged up to here is on disk before the checkpoint is."""
-        fd = os.open(self._directory.log_path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        return offset
-
-    def _check_space(self, completed: int, saver: Saver) -> None:
-        newest = saver.store.manifest(completed)
-        saver.store.check_space(sum(entry.bytes for entry in newest.files.values()))
-
-    def _asked_to_stop(self, completed: int, saver: Saver) -> ending.Why | None:
+    def _asked_to_stop(self, completed: int, saves: Saves) -> ending.Why | None:
         """Whether a signal or a notice says so; a notice of what is far off only makes a checkpoint."""
         if self._signals.received is not None:
             return ending.by_signal(self._signals.received)
@@ -295,46 +276,27 @@ class Run:
             return None
         if notice.kind == "rebalance":
             self._progress.say("the machine may be taken soon: a checkpoint is written, training goes on")
-            self._save(completed, saver)
+            saves.take(completed)
             return None
-        saver.wait()
-        if ending.worth_saving(notice.deadline, [s.total for s in saver.history]):
-            self._save(completed, saver, wait=True)
+        if saves.in_time(notice.deadline):
+            saves.take(completed, wait=True)
             self._progress.say(f"saved after {completed} steps, waiting for the machine to be taken")
         else:
-            self._progress.say(f"too late for a save, checkpoint {self._newest(saver)} stays the newest")
+            self._progress.say(f"too late for a save, checkpoint {saves.newest} stays the newest")
         return ending.wait_idle(self._signals, self._notices, notice)
 
-    def _stop(self, completed: int, saver: Saver, why: ending.Why) -> None:
+    def _stop(self, completed: int, saves: Saves, why: ending.Why) -> None:
         """Save unless a notice came too late for that, and raise Stopped."""
         if why.save:
-            self._save(completed, saver, wait=True)
-        newest = self._newest(saver)
+            saves.take(completed, wait=True)
+        newest = saves.newest
         self._log.event("stopped", step=newest, reason=why.reason)
         self._progress.say(
             f"stopped by {why.reason} after {completed} steps; the same command goes on from step {newest}"
         )
         raise why.stopped(newest)
 
-    def _newest(self, saver: Saver) -> int:
-        return max(saver.store.steps(), default=0)
-
-    def _finish(self, total: int, saver: Saver) -> None:
-        """Save the final state, wait until it is durable, mark the run done."""
-        self._save(total, saver, wait=True)
-        if total not in saver.store.steps():  # it failed, and that was only warned about
-            raise SaveFailed(
-                f"run: the final state, step {total}, could not be saved",
-                "the checkpoints before it are there",
-            )
-        if self._directory.done() != total:
-            self._directory.mark_done(total)
-        self._step = total
-        if self._signals.received is not None:
-            # What comes after the loop is done by the next attempt, which finds the run complete.
-            self._stop(total, saver, ending.by_signal(self._signals.received))
-
-    def _record(self, start: int, completed: int, saver: Saver) -> None:
+    def _record(self, start: int, completed: int, saves: Saves) -> None:
         if not self._clock.seconds:
             return
         try:
@@ -344,7 +306,7 @@ class Run:
                 start=start,
                 steps=completed,
                 clock=self._clock,
-                saves=saver.history,
+                saves=saves.history,
             )
         except OSError as error:
             warnings.warn(f"measured.json: not written: {error.strerror}", RunWarning, stacklevel=3)
@@ -382,8 +344,8 @@ class Run:
 
     def close(self) -> None:
         """Finish the log and give the run back; a second call does nothing."""
-        if self._saver is not None:
-            self._saver.close()
+        if self._saves is not None:
+            self._saves.close()
         for batches in self._batches.values():
             batches.close()
         try:
@@ -398,3 +360,16 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _pull(
+    mirror: str | os.PathLike[str] | None, options: dict[str, Any] | None
+) -> Callable[[Path], None] | None:
+    """What brings a run here from its mirror, once its directory is ours and before anything is read."""
+    if mirror is None:
+        return None
+
+    def prepare(path: Path) -> None:
+        Mirror(mirror, path, options=options).pull()
+
+    return prepare

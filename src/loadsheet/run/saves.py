@@ -1,0 +1,135 @@
+"""The saves of one loop: when they are due, what each must wait for, and the copy elsewhere."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+
+from loadsheet.run import ending
+from loadsheet.run.checkpoint import CheckpointStore
+from loadsheet.run.directory import RunDirectory
+from loadsheet.run.errors import SaveFailed
+from loadsheet.run.mirror import Mirror
+from loadsheet.run.policy import Policy
+from loadsheet.run.saver import Saver, SaveTimes
+from loadsheet.run.state import Keeper
+
+
+class Saves:
+    """Takes the state of `keeper` into the checkpoints of `directory`, by a policy or when told to."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        keeper: Keeper,
+        policy: Policy,
+        *,
+        keep_last: int,
+        keep_every: int | None,
+        when_save_fails: Literal["raise", "warn"],
+        mirror: str | os.PathLike[str] | None,
+        mirror_options: dict[str, Any] | None,
+    ) -> None:
+        self._directory = directory
+        self._keeper = keeper
+        self._policy = policy
+        self._begun: int | None = None  # the step of the last save that was begun
+        self.store = CheckpointStore(directory.checkpoints, keep_last=keep_last, every_mth=keep_every)
+        self._mirror = None
+        if mirror is not None:
+            self._mirror = Mirror(
+                mirror, directory.path, keep_last=keep_last, every_mth=keep_every, options=mirror_options
+            )
+            self._mirror.claim(directory.attempt)
+        self._saver = Saver(
+            self.store,
+            fence=directory.check_owner,
+            attempt=directory.attempt,
+            on_committed=None if self._mirror is None else lambda step, _: self._push(step),
+            on_failure=when_save_fails,
+        )
+
+    def _push(self, step: int) -> None:
+        if self._mirror is not None:
+            self._mirror.push(step)
+
+    @property
+    def history(self) -> list[SaveTimes]:
+        """What each save took."""
+        return self._saver.history
+
+    @property
+    def newest(self) -> int:
+        """The newest checkpoint's step; 0 if there is none."""
+        return max(self.store.steps(), default=0)
+
+    def begin(self, start: int, *, resumed: bool) -> None:
+        """Before the first step of a loop: `step-0`, or a look whether there is room for those to come."""
+        if not resumed:
+            self.take(start)
+            return
+        self._begun = start
+        manifest = self.store.manifest(start)
+        self.store.check_space(sum(entry.bytes for entry in manifest.files.values()))
+
+    def take(self, completed: int, *, wait: bool = False) -> None:
+        """Begin to save the state after so many steps; nothing if that was begun already."""
+        if self._begun != completed:
+            self._saver.wait()  # what went wrong is said before, and the buffer is free
+            # The records of the steps to come must not count as part of this state.
+            offset = os.stat(self._directory.log_path).st_size
+            snapshot = self._keeper.capture(completed)
+            if self._begun is None:
+                self.store.check_space(snapshot.nbytes)
+            self._begun = completed
+            self._policy.saved()
+            self._saver.save(snapshot, log_offset=lambda: self._durable_log(offset))
+        if wait:
+            self.wait()
+
+    def _durable_log(self, offset: int) -> int:
+        """In the saver's thread: what was logged up to here is on disk before the checkpoint is."""
+        fd = os.open(self._directory.log_path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        return offset
+
+    def due(self, completed: int) -> bool:
+        """Whether the policy wants a checkpoint now."""
+        if self.history:
+            self._policy.measured(self.history[-1].stall, self.history[-1].total)
+        return self._policy.due(completed)
+
+    def check(self) -> None:
+        """Raise, or warn of, what went wrong in the background."""
+        self._saver.check()
+        if self._mirror is not None:
+            self._mirror.check()
+
+    def wait(self) -> None:
+        """Until everything begun is durable, here and in the mirror."""
+        self._saver.wait()
+        if self._mirror is not None:
+            self._mirror.wait()
+
+    def in_time(self, deadline: float | None) -> bool:
+        """Whether a save begun now will be durable before a deadline in Unix seconds."""
+        self._saver.wait()
+        return ending.worth_saving(deadline, [save.total for save in self.history])
+
+    def finish(self, total: int) -> None:
+        """Save the final state, wait until it is durable, mark the run done."""
+        self.take(total, wait=True)
+        if total not in self.store.steps():  # it failed, and that was only warned about
+            raise SaveFailed(
+                f"run: the final state, step {total}, could not be saved",
+                "the checkpoints before it are there",
+            )
+        if self._directory.done() != total:
+            self._directory.mark_done(total)
+
+    def close(self) -> None:
+        """Wait for the thread, and raise nothing."""
+        self._saver.close()
