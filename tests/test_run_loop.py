@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -201,6 +202,27 @@ def test_measures_itself(tmp_path: Path) -> None:
     assert (found["from_step"], found["to_step"], found["steps_timed"]) == (0, 5, 5)
     assert found["saves"] == 4  # 0, 2, 4, 5
     assert found["peak_host_bytes"] > 50e6
+
+
+def test_what_was_forgotten_is_reported(tmp_path: Path) -> None:
+    """A batch fetched ahead is in no state: the first step that is run again differs, and it is said at once."""
+    for crash_after in (7, 7):
+        with Training(tmp_path) as training:
+            ahead = torch.rand(4)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for step in training.run.steps(20, checkpoint_every=3):
+                    training.run.log(loss=ahead.sum())
+                    ahead = torch.rand(4)  # for the next step
+                    if step == crash_after:
+                        break
+    said = [str(w.message) for w in caught if "not the same bits" in str(w.message)]
+    assert starts(training.run.path) == [0, 6]
+    assert len(said) == 1
+    assert said[0].startswith("not the same bits: step 6 of attempt 2 differs from attempt 1 (loss ")
+    assert "data or random numbers are not kept in full" in said[0]
+    (event,) = (e for e in read_events(training.run.path) if e["event"] == "differs")
+    assert event["step"] == 6
 
 
 def test_goes_on_from_the_mirror(tmp_path: Path) -> None:

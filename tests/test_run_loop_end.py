@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from torture.small import Training, whole
 
 import loadsheet as ls
 from loadsheet.run import ending, notices
-from loadsheet.run.errors import NoSpace, RunWarning, SaveFailed
+from loadsheet.run.errors import NoSpace, RunError, RunWarning, SaveFailed
 from loadsheet.run.files import Disk
 
 pytestmark = [
@@ -271,6 +273,33 @@ def test_the_final_save_must_not_fail(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.undo()
     with Training(tmp_path) as training:
         assert training.train(5) == [3, 4]
+
+
+def test_too_small_a_disk_is_said_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room is asked for what checkpoints will take once the optimizer has its moments."""
+    with Training(tmp_path / "room") as training:
+        training.train(2, keep_last=9)
+        size = (training.run.path / "checkpoints/step-00000000/tensors.bin").stat().st_size
+    monkeypatch.setattr(Disk, "free", lambda *_: 3 * size)  # enough for what there is in the beginning
+    steps = 0
+    with Training(tmp_path / "none") as training, pytest.raises(NoSpace, match=r"\(2 kept \+ 1\)"):
+        for _ in training.run.steps(3):
+            steps += 1
+    assert steps == 0
+
+
+def test_the_directory_removed_under_the_run(tmp_path: Path) -> None:
+    """Training into a directory that is gone is no training: an error at the next save, not a silence."""
+    with contextlib.suppress(RunError), Training(tmp_path) as training:
+        with pytest.raises(RunError, match="deleted"):
+            for step in training.run.steps(9, checkpoint_every=3):
+                training.step()
+                time.sleep(0.02)
+                if step == 4:
+                    shutil.rmtree(training.run.path)
+        assert step < 8
 
 
 def full(*_: Any) -> None:

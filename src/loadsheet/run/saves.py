@@ -80,7 +80,11 @@ class Saves:
             offset = os.stat(self._directory.log_path).st_size
             snapshot = self._keeper.capture(completed)
             if self._begun is None:
-                self.store.check_space(snapshot.nbytes)
+                try:
+                    self.store.check_space(self._keeper.expected_bytes(snapshot.nbytes))
+                except BaseException:
+                    snapshot.release()
+                    raise
             self._begun = completed
             self._policy.saved()
             self._saver.save(snapshot, log_offset=lambda: self._durable_log(offset))
