@@ -311,10 +311,16 @@ def _training(task: str, common: dict[str, Any], take: Any, defaults: dict[str, 
     targets = take("targets", None)
     adapters = take("adapters", entry.get("adapters", "fp32"), shown=False)
     more = {**entry.get("execution", {}), **entry.get("execution_by_task", {}).get(task, {})}
+    accumulation = whole("accumulation", take("accumulation", defaults["accumulation"]))
+    if form == "in-backward" and accumulation > 1:
+        raise BadInput(
+            f"accumulation: got {accumulation}, expected 1 with optimizer form `in-backward`",
+            "a step as soon as a gradient is made leaves nothing to accumulate",
+        )
     return Training(
         task=task,
         **common,
-        accumulation=whole("accumulation", take("accumulation", defaults["accumulation"])),
+        accumulation=accumulation,
         precision=name,
         optimizer=optimizer,
         optimizer_form=form,

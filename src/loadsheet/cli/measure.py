@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from loadsheet.arch.read import model as find_model
-from loadsheet.cli.output import show, show_json
+from loadsheet.cli.output import show, show_json, warn
 from loadsheet.cli.verify import done, progress
 from loadsheet.errors import BadInput, LoadsheetError, one_line, shorten
 from loadsheet.hardware import gpu as find_gpu
+from loadsheet.sheet.compute import find_peak
 from loadsheet.text import columns
 from loadsheet.units import format_bytes, format_duration, format_si, parse_count
 
@@ -35,6 +36,8 @@ def machine(gpu: str | None, as_json: bool) -> None:
 
     name, rates = measure_machine(sheet, progress)
     done()
+    if sheet is not None and name.startswith("CPU"):
+        warn(f"PyTorch sees no GPU: the CPU's rates stand beside the data sheet of {sheet.id}")
     if as_json:
         show_json({"device": name, "gpu": sheet.id if sheet else None, "rates": [r.to_json() for r in rates]})
         return
@@ -98,7 +101,7 @@ def model(target: str, batch: str, seq: str, inputs: str | None, as_json: bool) 
         found = measure(build, make, batch=size[0], seq=size[1], progress=progress)
     except LoadsheetError:
         raise
-    except Exception as error:  # the user's own code: its error, in one line
+    except (Exception, SystemExit) as error:  # the user's own code: its error, in one line
         raise LoadsheetError(
             f"measure model: {shorten(target)} failed: {type(error).__name__}: {one_line(str(error))[:200]}",
             "run it by itself to see the whole traceback",
@@ -150,7 +153,7 @@ def script(
     flops = None
     if (model_name is None) != (gpu is None):
         raise BadInput("measure script: got only one of --model and --gpu, expected both: the MFU needs both")
-    peak = find_gpu(gpu).peak("bf16") if gpu is not None else None
+    peak = find_peak(find_gpu(gpu), "bf16")[0] if gpu is not None else None
     if model_name is not None:
         from loadsheet.sheet import plan
 
@@ -174,7 +177,8 @@ def script(
         + (f", {format_duration(step)} each" if step else "")
     )
     show(f"tokens/s: {rate:,.0f} ({why})" if rate else f"tokens/s: unknown ({why})")
-    show("MFU: " + (f"{mfu:.1%}" if mfu is not None else "unknown (give --model and --gpu)"))
+    missing = "no rate" if flops and peak else "give --model and --gpu"
+    show("MFU: " + (f"{mfu:.1%}" if mfu is not None else f"unknown ({missing})"))
     show(
         "GPU idle: "
         + (

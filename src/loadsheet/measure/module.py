@@ -54,8 +54,11 @@ class Fit:
         return max(terms, key=lambda k: abs(terms[k]))
 
     def __str__(self) -> str:
-        mask = f" + {self.m:.4g}·T²" if abs(self.m) > 1e-6 else ""
-        return f"{self.a:.4g}{mask} + B·({self.b:.4g}·T + {self.c:.4g}·T²)"
+        scale = abs(self.b) * 512 + abs(self.c) * 512**2 + 1e-30
+        parts = [(self.a, ""), (self.m * 512**2, "·T²"), (self.b * 512, "·B·T"), (self.c * 512**2, "·B·T²")]
+        values = {"": self.a, "·T²": self.m, "·B·T": self.b, "·B·T²": self.c}
+        shown = [f"{values[name]:.4g}{name}" for size, name in parts if abs(size) > 1e-9 * scale]
+        return " + ".join(shown).replace("+ -", "- ") or "0"
 
     def to_json(self) -> dict[str, float]:
         """Coefficients and error."""

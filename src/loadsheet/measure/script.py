@@ -49,7 +49,9 @@ class Watched:
             return tokens_per_step / seconds, "step times of the log"
         if self.reported:
             return statistics.median(self.reported[len(self.reported) // 5 :]), "printed by the loop"
-        return None, "no step or rate was found in the output"
+        if self.steps and tokens_per_step is None:
+            return None, "the output tells steps but no rate: give --tokens-per-step"
+        return None, "too few steps to time" if self.steps else "no step or rate was found in the output"
 
 
 def read_line(line: str) -> tuple[int | None, float | None]:

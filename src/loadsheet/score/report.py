@@ -158,7 +158,6 @@ def _score(row: Row) -> Scored:
 def _predict(case: Case, measured: float | None) -> tuple[Estimate, str | None]:
     """The estimate of the counter that the row names; for a run that had no room, the verdict."""
     account = training_memory(case.model, case.recipe)
-    _check_possible(account, case, measured)
     estimate = _of_counter(account, case)
     if case.shorter < 1:  # the longest batch may be shorter than the bound that the row states
         least = replace(case.recipe, seq=max(1, int(case.recipe.seq * case.shorter)))
@@ -170,22 +169,6 @@ def _predict(case: Case, measured: float | None) -> tuple[Estimate, str | None]:
     if estimate.low > capacity:
         return estimate, "does_not_fit"
     return estimate, "fits" if estimate.high <= capacity else "tight"
-
-
-def _check_possible(account: MemoryAccount, case: Case, measured: float | None) -> None:
-    """Skip for a figure below what the stated recipe must hold at its own optimizer's step.
-
-    Weights, gradients and states are counted, not modelled: such a row leaves something out (more GPUs,
-    paged states), and nothing can be learnt from it.
-    """
-    step = next(i for i in account.instants if i.name == "optimizer step")
-    least = sum(i.estimate.mid for i in step.tensors.items if i.basis == "exact")
-    if measured is not None and case.counter != "out of memory" and measured < 0.98 * least:
-        raise Skip(
-            f"contradicts itself: {measured / GIB:.1f} GiB stated, weights, gradients and states of that recipe "
-            f"alone are {least / GIB:.1f}",
-            in_scope=False,
-        )
 
 
 def _of_counter(account: MemoryAccount, case: Case) -> Estimate:

@@ -85,6 +85,11 @@ def find_peak(gpu: Gpu, wanted: str) -> tuple[float, str, tuple[str, ...]]:
 
 def training_compute(model: Model, recipe: Training, gpu: Gpu, gpus: int, taped: Taped) -> Compute:
     """FLOPs of the walk; time at the MFU; hours for `tokens`, without communication."""
+    if recipe.execution.fp8 and "fp8" not in gpu.dtypes:
+        raise BadInput(
+            f"precision: got fp8, expected another on `{gpu.id}`, which has no fp8 rate",
+            "`mixed` or `amp` trains there",
+        )
     wanted = "fp8" if recipe.execution.fp8 else precision(recipe.precision).compute
     peak, dtype, notes = find_peak(gpu, wanted)
     micro = recipe.batch * recipe.seq

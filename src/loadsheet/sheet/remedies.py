@@ -229,16 +229,29 @@ def _together(chosen: list[Remedy]) -> dict[str, Any]:
     return {key: value for remedy in chosen for key, value in remedy.options}
 
 
+#: what ZeRO-3 or tensor parallelism splits; the rest stays on every GPU
+_SPLIT = frozenset(
+    {"weights", "master weights", "optimizer states", "gradients", "frozen weights", "adapter weights"}
+)
+_HOPELESS = 1 << 20
+
+
+def _split(instant: Any, usable: int) -> int:
+    """GPUs over which the states of one instant must be split so that it fits; _HOPELESS if that never helps."""
+    states = sum(i.estimate.mid for i in instant.tensors.items if i.name in _SPLIT)
+    rest = instant.total.high - states
+    return int(ceil_div(int(states), int(usable - rest))) if rest < usable else _HOPELESS
+
+
 def _hardware(sheet: Any) -> list[Remedy]:
     """The floor of splitting the states over several GPUs, and the smallest GPU that would hold it as it is."""
     out: list[Remedy] = []
     usable = sheet.memory.usable_bytes
     peak = sheet.memory.peak
     states = sheet.memory.model_states
-    rest = max(peak.high - states, 0)
     training = isinstance(sheet.recipe, Training)
-    n = ceil_div(int(states), int(usable - rest)) if rest < usable else 0
-    if n > 1:
+    n = max((_split(instant, usable) for instant in sheet.memory.instants), default=0)
+    if 1 < n < _HOPELESS:
         each = states / n
         how, what = ("ZeRO-3 or FSDP", "model states") if training else ("tensor parallelism", "weights")
         more = (

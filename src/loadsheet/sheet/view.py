@@ -138,6 +138,8 @@ def _states(sheet: Any) -> str:
     if r.task != "train":
         return f"{total} GiB, gradients of the adapters included; N = {n:,} parameters, N_a trained"
     each = bytes_per_parameter(r.precision, r.optimizer)
+    if r.optimizer_form == "in-backward":
+        each = {**each, "gradients": 0}  # dropped as they are made
     parts = " + ".join(f"{value:g} {name}" for name, value in each.items() if value)
     entry = pick("optimizers", r.optimizer, "optimizer")
     more = ", and the constants of 8-bit blocks" if entry.get("quantised") and not entry.get("paged") else ""
