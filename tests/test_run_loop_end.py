@@ -261,6 +261,24 @@ def test_a_failed_save_may_be_warned_about(tmp_path: Path, monkeypatch: pytest.M
     assert training.checkpoints == [9, 12]
 
 
+def test_a_save_that_fails_after_the_last_step_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a break nobody asks for the next step; the failure is not lost."""
+    with (
+        Training(tmp_path) as training,
+        pytest.warns(RunWarning, match="the last save failed: save step-00000003"),
+    ):
+        for step in training.run.steps(9, checkpoint_every=3):
+            training.step()
+            time.sleep(0.02)
+            if step == 2:
+                monkeypatch.setattr(Disk, "create", full)
+            if step == 3:
+                break
+    assert training.checkpoints == [0]
+
+
 def test_the_final_save_must_not_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run whose final state is not on disk is not done, whatever was asked for."""
     with Training(tmp_path) as training:

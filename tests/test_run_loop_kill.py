@@ -36,10 +36,14 @@ def test_killed_at_random_instants(spec: Spec, tmp_path: Path) -> None:
     assert tally.resumed >= 1  # lives that did not begin at step 0
 
 
-def test_a_script_with_five_lines_added(tmp_path: Path) -> None:
-    """Code in the manner of nanoGPT, five lines added: killed twenty times, the weights are identical."""
+@pytest.mark.parametrize("name", ["gpt.py", "loader.py"])
+def test_a_script_with_five_lines_added(name: str, tmp_path: Path) -> None:
+    """Killed twenty times, the weights are identical.
+
+    One in the manner of nanoGPT, one with two loader workers, augmentation and accumulated gradients.
+    """
     print("seed", SEED)
-    script = Script(SCRIPTS / "gpt.py")
+    script = Script(SCRIPTS / name)
     marked = [line for line in script.path.read_text().splitlines() if "# + " in line]
     assert len(marked) == 5
     expected = reference(tmp_path, script)

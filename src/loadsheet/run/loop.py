@@ -223,7 +223,7 @@ class Run:
         batches = self._batches.values()
         self._clock = Clock()
         self._looping = True
-        self._signals = StopSignals()
+        self._signals = StopSignals(tell=self._progress.terminal)
         self._signals.install()
         self._notices.start()
         self._progress.begin(start, total)

@@ -20,6 +20,7 @@ class Progress:
     def __init__(self, shown: bool | None = None) -> None:
         terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._lines = shown is not False
+        self.terminal = shown is not False and terminal
         self._bar = shown is not False and terminal
         self._drawn = False
         self._last = 0.0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any, Literal
 
+from loadsheet.errors import LoadsheetError
 from loadsheet.run import ending
 from loadsheet.run.checkpoint import CheckpointStore
 from loadsheet.run.directory import RunDirectory
-from loadsheet.run.errors import SaveFailed
+from loadsheet.run.errors import RunWarning, SaveFailed
 from loadsheet.run.mirror import Mirror
 from loadsheet.run.policy import Policy
 from loadsheet.run.saver import Saver, SaveTimes
@@ -135,5 +137,9 @@ class Saves:
             self._directory.mark_done(total)
 
     def close(self) -> None:
-        """Wait for the thread, and raise nothing."""
+        """Wait for the thread, and raise nothing: what went wrong last is warned about."""
         self._saver.close()
+        try:
+            self._saver.check()
+        except LoadsheetError as error:
+            warnings.warn(f"the last save failed: {error}", RunWarning, stacklevel=3)

@@ -7,6 +7,7 @@ process would fail in `next()` before it could save.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -27,10 +28,11 @@ class StopSignals:
 
     The first one of any of them is noted in `received`; a second Ctrl-C ends the process at once, even if
     it is deep in a long computation: the signal's default action is back in place by then, and nothing on
-    disk needs a goodbye.
+    disk needs a goodbye. With `tell` a person who pressed Ctrl-C is told so.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, tell: bool = False) -> None:
+        self._tell = tell
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
         self._pid = os.getpid()
@@ -68,6 +70,9 @@ class StopSignals:
             self.received = which
         if which == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
+            if self._tell:  # straight to the file: the main program may be in the middle of a print
+                with contextlib.suppress(OSError):
+                    os.write(2, b"\nloadsheet: stopping after this step; Ctrl-C again ends at once\n")
 
 
 def shield_worker() -> None:
