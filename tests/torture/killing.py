@@ -211,7 +211,9 @@ def kill_until_done(
         cold = dice.random() < cold_share
         life = Life(root, spec, out, cold)
         tally.lives += 1
-        pause = dice.random() * expected.seconds * 0.5 + (COLD_SECONDS if cold else 0)
+        # Who is killed sooner than it takes to get anywhere never ends: lives without a new checkpoint grow.
+        fruitless = next((k for k, step in enumerate(reversed(newest)) if step != newest[-1]), len(newest))
+        pause = dice.random() * expected.seconds * (0.5 + fruitless / 20) + (COLD_SECONDS if cold else 0)
         status = life.wait(pause) if tally.kills >= least else life.wait_for(root, newest[-1], pause)
         if status is None:
             group = dice.random() < 0.5
