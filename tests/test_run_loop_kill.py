@@ -38,7 +38,7 @@ def test_killed_at_random_instants(spec: Spec, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gpt.py", "loader.py"])
 def test_a_script_with_five_lines_added(name: str, tmp_path: Path) -> None:
-    """Killed twenty times, the weights are identical.
+    """Killed twenty times (over as many runs as that takes), the weights are identical after each.
 
     One in the manner of nanoGPT, one with two loader workers, augmentation and accumulated gradients.
     """
@@ -47,9 +47,16 @@ def test_a_script_with_five_lines_added(name: str, tmp_path: Path) -> None:
     marked = [line for line in script.path.read_text().splitlines() if "# + " in line]
     assert len(marked) == 5
     expected = reference(tmp_path, script)
-    tally = kill_until_done(tmp_path, script, expected, random.Random(SEED), least=20)
-    assert tally.kills >= 20
-    assert tally.resumed >= 1
+    kills = resumed = 0
+    for number in range(10):  # a life that is quicker than its kill ends a run early
+        folder = tmp_path / f"run-{number}"
+        folder.mkdir()
+        tally = kill_until_done(folder, script, expected, random.Random(SEED + number), least=20)
+        kills, resumed = kills + tally.kills, resumed + tally.resumed
+        if kills >= 20:
+            break
+    assert kills >= 20
+    assert resumed >= 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
