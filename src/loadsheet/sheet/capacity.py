@@ -14,6 +14,7 @@ from loadsheet.ledger import Estimate
 from loadsheet.memory.serving import serving_memory, weight_items
 from loadsheet.memory.training import state_items, training_memory
 from loadsheet.recipe import MAX_SIZE, Serving, Training, recipe
+from loadsheet.sheet.plan import verdict_of
 
 LIMIT = MAX_SIZE  # where a search ends: what still fits there has no limit that matters
 
@@ -36,13 +37,7 @@ class Probe:
 
     def verdict(self, peak: Estimate) -> str:
         """The verdict of a peak on this GPU."""
-        if peak.high <= self.usable:
-            return "fits"
-        return "does_not_fit" if peak.low > self.usable else "tight"
-
-    def fits(self, **options: Any) -> bool:
-        """Whether even the high estimate fits."""
-        return bool(self.peak(**options).high <= self.usable)
+        return verdict_of(peak, self.usable)
 
 
 def greatest(fits: Callable[[int], float], usable: float, start: int, limit: int) -> int:
