@@ -231,6 +231,8 @@ WRITER = textwrap.dedent("""
 """)
 
 
+# a kill in the middle of a write tears the last line, which nobody had been promised
+@pytest.mark.filterwarnings(r"ignore:left out of .* an unfinished last line:loadsheet.run.errors.RunWarning")
 @pytest.mark.parametrize("durability", ["flushed", "durable"])
 def test_no_promised_record_is_lost_when_writers_are_killed(path: Path, durability: str) -> None:
     """Ten real processes, killed at random instants; what each had said is there, once, with its bits."""

@@ -1,0 +1,1 @@
+"""A signed sheet and its end: what was predicted beside what was measured."""

@@ -1,0 +1,1 @@
+"""Before, during and after renting: checks, notices, rehearsal, watch, left-overs, job files."""

@@ -1,0 +1,1 @@
+"""What finished and interrupted runs left: listed, compared, plotted, exported, tidied up."""

@@ -1,0 +1,1 @@
+"""Loadsheet inside other trainers: callbacks that log into a run directory and record what was measured."""
