@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadsheet.arch.families import FAMILIES, build
+import loadsheet as ls
+from loadsheet.arch.families import FAMILIES, build, contradicted
 from loadsheet.arch.model import Model
 from loadsheet.arch.ops import Ops
 from loadsheet.arch.work import Execution, Work
@@ -436,3 +437,24 @@ def test_any_config_gives_a_model_or_our_error(config: dict[str, Any]) -> None:
     assert 0 < model.active_params <= model.params
     taped = model.walk(lambda: Ops(Work(2, 8), Execution(attention="eager", kernels="eager")))
     assert taped.after.saved > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "built", "other"),
+    [
+        ("llama", "MistralForCausalLM", "mistral"),
+        ("gpt2", "GPT2LMHeadModel", None),
+        ("qwen3_5_text", "Qwen3_5ForCausalLM", None),
+        ("mllama_text_model", "MllamaForCausalLM", None),
+        ("llama", "MyOwnForCausalLM", None),
+    ],
+)
+def test_a_class_that_contradicts_the_model_type(kind: str, built: str, other: str | None) -> None:
+    """transformers' own pairs agree; a class of another type is seen, an unknown one is not judged."""
+    assert contradicted({"model_type": kind, "architectures": [built]}) == other
+
+
+def test_a_contradiction_is_said_on_the_sheet() -> None:
+    """A config put together by hand: planned as its model_type says, with a warning that names both."""
+    config = {**(ls.model("llama-3-8b").config or {}), "architectures": ["MistralForCausalLM"]}
+    assert any("`mistral`" in w and "`llama`" in w for w in ls.plan(config, gpu="b200-sxm").warnings)

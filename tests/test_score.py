@@ -457,10 +457,10 @@ def test_a_table_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_a_table_without_rows(tmp_path: Path) -> None:
-    """A header alone is an answer, if a short one."""
+    """A header alone is an answer, if a short one; the exit status says that nothing was scored."""
     path = tmp_path / "t.csv"
     path.write_text(",".join(NEEDED) + "\n", encoding="utf-8")
-    stream = io.StringIO(answered("score", "--truth", str(path)).stdout)
+    stream = io.StringIO(answered("score", "--truth", str(path), code=1).stdout)
     assert "all sources" in stream.getvalue()
 
 

@@ -18,18 +18,21 @@ from loadsheet.text import columns, wrap
 )
 @click.option("--rows", is_flag=True, help="Every row: measured, predicted, or why it is skipped.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(truth: str | None, rows: bool, as_json: bool) -> None:
+def command(truth: str | None, rows: bool, as_json: bool) -> int:
     """Accuracy on published measurements: peak memory of training on one GPU.
 
     Each row is mapped to a model, a recipe and a GPU, predicted and compared with the same counter:
     allocated, reserved, or what the device holds. Every source weighs the same, and the median of
     each configuration counts once. A row that cannot be predicted is skipped with its reason.
+
+    Exit status: 0 scored, 1 no row of the table could be predicted.
     """
     report = score(PUBLISHED if truth is None else truth)
     if as_json:
         show_json(report.to_json())
-        return
-    show("\n".join(_page(report, rows, width())))
+    else:
+        show("\n".join(_page(report, rows, width())))
+    return 0 if any(s.skipped is None for s in report.rows) else 1
 
 
 def _page(report: Report, rows: bool, room: int) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from loadsheet.arch.families import contradicted
 from loadsheet.arch.model import Model
 from loadsheet.arch.read import model as find_model
 from loadsheet.errors import BadInput, UnknownKey, shorten
@@ -141,7 +142,13 @@ class Sheet:
             found.append(
                 f"the file holds {stored.params:,} elements, its config.json describes {self.model.params:,} parameters"
             )
-        published = (self.model.config or {}).get("quantization_config")
+        config = self.model.config or {}
+        if (other := contradicted(config)) is not None:
+            found.append(
+                f"config.architectures: got {shorten(config['architectures'][0])}, the class of `{other}`; "
+                f"planned as its model_type `{self.model.model_type}` says"
+            )
+        published = config.get("quantization_config")
         if (
             isinstance(self.recipe, Serving)
             and isinstance(published, dict)

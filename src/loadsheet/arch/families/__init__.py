@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -213,6 +214,31 @@ def family_of(config: Mapping[str, Any]) -> str | None:
         family, built_as = HUB_NAMES[kind]
         return family if config.get("architectures") == [built_as] else None
     return kind if isinstance(kind, str) and kind in FAMILIES else None
+
+
+def contradicted(config: Mapping[str, Any]) -> str | None:
+    """The other known model_type that a config's `architectures` names more clearly than its own; else None.
+
+    transformers builds by `model_type` and ignores `architectures`; a config that was put together by hand
+    may mean the other one.
+
+    >>> contradicted({"model_type": "llama", "architectures": ["Qwen2MoeForCausalLM"]})
+    'qwen2_moe'
+    >>> contradicted({"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]})
+    """
+    kind, classes = config.get("model_type"), config.get("architectures")
+    if not isinstance(kind, str) or not isinstance(classes, list) or not classes:
+        return None
+    built = str(classes[0]).lower().replace("_", "")
+    if built.startswith(_letters(kind)) or kind in HUB_NAMES:
+        return None
+    named = max((k for k in FAMILIES if built.startswith(_letters(k))), key=len, default=None)
+    return None if named is None or FAMILIES[named] == FAMILIES.get(kind) else named
+
+
+def _letters(kind: str) -> str:
+    """A model_type as its classes are named: without marks and without the part of a whole that it may be."""
+    return re.sub("[^a-z0-9]", "", re.sub("_(text|llm|language)(_model)?$", "", kind.lower()))
 
 
 #: known by name, and not described: an error that says why, never a wrong number
