@@ -212,3 +212,12 @@ def test_arrays_give_what_numbers_give(model: str, options: dict[str, Any]) -> N
             one = serving_memory(found, replace(made, batch=int(b), seq=int(t))).instants
             grid = [np.broadcast_to(i.tensors.total.mid, (2, 3))[row, column] for i in many]
             assert [i.tensors.total.mid for i in one] == grid
+
+
+@pytest.mark.parametrize(("name", "published"), [("gpt-oss-20b", 12.8), ("gpt-oss-120b", 60.8)])
+def test_gpt_oss_in_mxfp4_is_as_large_as_its_checkpoint(name: str, published: float) -> None:
+    """Checkpoint sizes of the model card (arXiv 2508.10925, table 1), GiB: experts in 4.25 bits, the rest in 16."""
+    sheet = ls.plan(name, gpu="h100-sxm", task="serve", weights="mxfp4", seq=2048)
+    weights = next(i for i in sheet.memory.instants[0].tensors.items if i.name == "weights")
+    assert round(weights.amount / GIB, 1) == published
+    assert any("--weights" in w for w in ls.plan(name, gpu="h100-sxm", task="serve").warnings)

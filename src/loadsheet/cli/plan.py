@@ -92,7 +92,7 @@ def _hidden(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
 @click.option(
     "--upcast/--no-upcast", default=None, help="QLoRA: what is not packed in fp32, as PEFT prepares it. [on]"
 )
-@click.option("--weights", help=_SERVE + "bf16, fp16, fp32, fp8, int8, int4, nf4, nf4-double. [bf16]")
+@click.option("--weights", help=_SERVE + "bf16, fp16, fp32, fp8, int8, int4, nf4, nf4-double, mxfp4. [bf16]")
 @click.option("--kv", help=_SERVE + "bf16, fp16, fp32, fp8, int8. [bf16]")
 @click.option("--group", help=_SERVE + "group size of int4 scales. [128]")
 @click.option("--prefill-chunk", help=_SERVE + "tokens of one prefill pass. [8192]")

@@ -8,7 +8,14 @@ from loadsheet.arch.model import Model
 from loadsheet.arch.ops import Ops
 from loadsheet.arch.work import DTYPE_BYTES, Work
 from loadsheet.ledger import Item
-from loadsheet.memory.terms import MemoryAccount, format_bytes_of, instant, quantised_bytes, scale_formula
+from loadsheet.memory.terms import (
+    MemoryAccount,
+    format_bytes_of,
+    instant,
+    packs_experts_only,
+    quantised_bytes,
+    scale_formula,
+)
 from loadsheet.recipe import Serving, pick
 from loadsheet.units import largest, smallest
 
@@ -18,8 +25,8 @@ _PLAIN = ("fp32", "bf16", "fp16")
 def weight_items(model: Model, recipe: Serving) -> Item:
     """The weights in their format; a file's own bytes when the model came with its weights.
 
-    Weight-only formats replace the linear layers of the blocks; embedding, head, norms and routers
-    stay in 16 bits.
+    Weight-only formats replace the linear layers of the blocks (`mxfp4` of a mixture: its routed experts);
+    embedding, head, norms and routers stay in 16 bits.
     """
     stored = model.stored
     if stored is not None and serves_file(model, recipe):
@@ -31,13 +38,14 @@ def weight_items(model: Model, recipe: Serving) -> Item:
         return Item("weights", size * n, "b·N", {"b": size, "N": n}, entry["source"])
     packed, numbers, scales = quantised_bytes(model, recipe.weights, recipe.group)
     operands = {"N_q": packed, "bits": entry["bits"]}
+    others = packs_experts_only(model, recipe.weights)
     return Item(
         "weights",
         children=(
             Item(f"{recipe.weights} numbers", numbers, "N_q·bits/8", operands, entry["source"]),
             Item("scales", scales, *scale_formula(model, recipe.weights, recipe.group), entry["source"]),
             Item(
-                "embedding, head, norms in 16 bits",
+                "all else in 16 bits" if others else "embedding, head, norms in 16 bits",
                 2 * (n - packed),
                 "2·(N - N_q)",
                 {"N": n, "N_q": packed},

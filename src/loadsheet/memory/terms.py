@@ -166,12 +166,22 @@ def format_bytes_of(shape: tuple[int, ...], name: str, group: int = 128) -> tupl
     return numbers, scales
 
 
-def _packed_shapes(model: Model, head: bool) -> list[tuple[tuple[int, ...], int]]:
+def _packed_shapes(model: Model, name: str, head: bool) -> list[tuple[tuple[int, ...], int]]:
     """(shape, how many) of the matrices that weight-only quantisation packs."""
-    shapes = [(shape, count) for shape, _, count in model.quantisable_shapes]
+    chosen = packs_experts_only(model, name)
+    shapes = [
+        (shape, count)
+        for shape, active, count in model.quantisable_shapes
+        if not chosen or active is not None
+    ]
     if head and not model.tied:
         shapes.append(((model.head.out_features, model.head.in_features), 1))
     return shapes
+
+
+def packs_experts_only(model: Model, name: str) -> bool:
+    """Whether a format leaves everything of this model but its routed experts as it is."""
+    return bool(pick("formats", name, "weight format").get("experts_only")) and model.experts is not None
 
 
 def quantised_bytes(model: Model, name: str, group: int = 128, *, head: bool = False) -> tuple[int, int, int]:
@@ -180,7 +190,7 @@ def quantised_bytes(model: Model, name: str, group: int = 128, *, head: bool = F
     `head`: an untied head is packed as well.
     """
     params = numbers = scales = 0
-    for shape, count in _packed_shapes(model, head):
+    for shape, count in _packed_shapes(model, name, head):
         n, s = format_bytes_of(shape, name, group)
         params, numbers, scales = params + count * prod(shape), numbers + count * n, scales + count * s
     return params, numbers, scales
@@ -193,7 +203,7 @@ def scale_formula(
     entry = pick("formats", name, "weight format")
     kind = entry["scale"]
     rows = groups = blocks = seconds = tensors = 0
-    for shape, count in _packed_shapes(model, head):
+    for shape, count in _packed_shapes(model, name, head):
         numel = prod(shape)
         rows += count * (numel // shape[-1])
         tensors += count
