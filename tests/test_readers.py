@@ -24,9 +24,9 @@ from strategies import (
 )
 
 from loadsheet.arch.gguf import read_gguf
-from loadsheet.arch.safejson import load_json, parse_json
 from loadsheet.arch.safetensors import DTYPE_BITS, read_safetensors, read_safetensors_index
 from loadsheet.errors import BadFile, LoadsheetError
+from loadsheet.safejson import load_json, parse_json
 
 FILE_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from loadsheet.arch.safejson import file_label, open_regular
 from loadsheet.arch.stored import Scalar, StoredTensor, StoredWeights
 from loadsheet.errors import BadFile, shorten
+from loadsheet.safejson import file_label, open_regular
 
 #: ggml type -> (name, elements per block, bytes per block); `ggml/src/ggml-common.h`, QK_K = 256
 GGML_TYPES: Final[dict[int, tuple[str, int, int]]] = {

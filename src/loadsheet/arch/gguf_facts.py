@@ -7,9 +7,9 @@ import re
 from typing import Final
 
 from loadsheet.arch.gguf import GgufFile
-from loadsheet.arch.safejson import file_label
 from loadsheet.arch.stored import StoredTensor
 from loadsheet.errors import BadFile, UnsupportedArchitecture, shorten
+from loadsheet.safejson import file_label
 
 _BLOCK: Final = re.compile(r"blk\.(\d{1,6})\.(.+)")
 #: architectures whose head is always the embedding; an `output.weight` in the file is a copy of it

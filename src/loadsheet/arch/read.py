@@ -12,8 +12,8 @@ from typing import Any
 
 from loadsheet.arch.families import build
 from loadsheet.arch.model import Model
-from loadsheet.arch.safejson import load_json
 from loadsheet.errors import BadFile, BadInput, LoadsheetError, UnknownModel, nearest, one_line, shorten
+from loadsheet.safejson import load_json
 
 _PRESETS = Path(__file__).parent / "presets"
 

@@ -11,9 +11,9 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from loadsheet.arch.safejson import file_label, load_json, open_regular, parse_json
 from loadsheet.arch.stored import Scalar, StoredTensor, StoredWeights
 from loadsheet.errors import BadFile, shorten
+from loadsheet.safejson import file_label, load_json, open_regular, parse_json
 
 MAX_HEADER_BYTES: Final = 100_000_000  # the format's own limit
 MAX_INDEX_BYTES: Final = 128 << 20  # an index of 150,000 tensors has about 17 MB
