@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 from hypothesis import settings
+from offline import offline  # noqa: F401  (the fixture that keeps a test on this machine)
 
 # On a shared machine an example may be held up at any moment, so CI sets no deadline; it draws the same
 # examples every time, so that a red run means the change and not the dice.
@@ -27,5 +28,5 @@ def frozen_garbage() -> Iterator[None]:
     gc.unfreeze()
 
 
-#: programs that train when they are imported
-collect_ignore_glob = ["torture/scripts/*"]
+#: programs that train when they are imported; a file that is only found by the programs of a test
+collect_ignore_glob = ["torture/scripts/*", "offline_site/*"]
