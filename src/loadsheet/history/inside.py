@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from loadsheet.arch.safejson import open_regular
+from loadsheet.safejson import open_regular
 from loadsheet.errors import BadFile, shorten
 
 

@@ -16,6 +16,8 @@ import fcntl
 import json
 import os
 import socket
+import stat
+import struct
 import sys
 import threading
 import time
@@ -159,6 +161,39 @@ class RunLock:
                 if _held.get(self._key) == os.getpid():
                     del _held[self._key]
                 self._drop()
+
+
+#: how the system's `struct flock` is laid out, and where in it the kind of the lock stands
+_FLOCK: Final = ("qqihh", 3) if sys.platform == "darwin" else ("hhqqi", 0)
+
+
+def in_use(path: Path) -> bool | None:
+    """Whether a living process holds this lock file; it is only looked at, never taken.
+
+    None where the system does not say: no permission, a file system without locks.
+    """
+    with _guard:  # between here and `close` no thread of this process may take the lock, or it would lose it
+        try:
+            found = os.stat(path, follow_symlinks=False)
+            if not stat.S_ISREG(found.st_mode):
+                return False
+            if _held.get((found.st_dev, found.st_ino)) == os.getpid():
+                return True
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return None
+        layout, at = _FLOCK
+        question = [0] * 5
+        question[at] = fcntl.F_WRLCK
+        try:
+            answer = fcntl.fcntl(fd, fcntl.F_GETLK, struct.pack(layout, *question))
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+        return bool(struct.unpack(layout, answer)[at] != fcntl.F_UNLCK)
 
 
 def refuse_unsafe(path: Path, mounts: Path = _MOUNTS) -> None:

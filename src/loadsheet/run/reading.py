@@ -31,6 +31,7 @@ NON_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _NUMBERS: Final = {text: float(text.lower().replace("infinity", "inf")) for text in NON_FINITE.values()}
 MARKS: Final = (b'NaN"', b'Infinity"')
 _BLOCK: Final = 1 << 20
+_LONGEST: Final = 1 << 27  # bytes; the log writes no line even half as long
 _NEVER: Final = 1 << 200
 _REMEMBERED: Final = 100_000  # steps of a re-run that are held in memory to be compared
 
@@ -123,6 +124,7 @@ class Reader:
         size = os.fstat(self._file.fileno()).st_size
         self.end = size if end is None else min(end, size)
         self.damaged = 0
+        self.overlong = 0
         self.first_damaged = 0
         self.unfinished = 0
         self._offset = start
@@ -139,6 +141,8 @@ class Reader:
         parts = []
         if self.damaged:
             parts.append(f"{self.damaged} damaged lines, the first near byte {self.first_damaged}")
+        if self.overlong:
+            parts.append(f"{self.overlong} of more than {_LONGEST >> 20} MiB")
         if self.unfinished:
             parts.append(f"an unfinished last line of {self.unfinished} bytes")
         if parts:
@@ -152,17 +156,27 @@ class Reader:
         self._offset = self.start
         left = self.end - self.start
         rest: list[bytes] = []
+        held = 0  # bytes since the last line end
+        self.overlong = 0
         while left > 0 and (data := self._file.read(min(_BLOCK, left))):
             left -= len(data)
             cut = data.rfind(b"\n") + 1
             if not cut:
-                rest.append(data)
+                held += len(data)
+                rest = [*rest, data] if held <= _LONGEST else []
                 continue
+            if held > _LONGEST:  # that was no line, and must not fill the memory
+                first = data.find(b"\n") + 1
+                self.overlong += 1
+                self._offset += held + first
+                data, cut = data[first:], cut - first
             block = b"".join((*rest, data[:cut]))
             rest = [data[cut:]]
-            yield block
+            held = len(rest[0])
+            if block:
+                yield block
             self._offset += len(block)
-        self.unfinished = sum(map(len, rest))
+        self.unfinished = held
 
     def segments(self, block: bytes) -> Iterator[bytes | dict[str, Any]]:
         """A block in its order: lines of records together, each event by itself, decoded."""
