@@ -15,7 +15,7 @@ from loadsheet.errors import LoadsheetError, UnknownKey, one_line
 
 #: command -> module under `loadsheet.cli`; imported only when the command runs or its help is asked for
 COMMANDS = {"gpus": "gpus", "lab": "lab", "measure": "measure", "models": "models", "params": "params",
-            "plan": "plan", "score": "score", "verify": "verify"}  # fmt: skip
+            "plan": "plan", "preflight": "preflight", "score": "score", "verify": "verify"}  # fmt: skip
 #: shown in the list of commands, so that the list needs no imports
 SUMMARIES = {
     "gpus": "The GPUs that are known, with their peaks, memory and sources.",
@@ -24,6 +24,7 @@ SUMMARIES = {
     "models": "The model presets, with their parameters and sources.",
     "params": "Exact parameters of a model, by part.",
     "plan": "The whole sheet: does it fit, how long, how much.",
+    "preflight": "The checklist before, during and after renting: what would cost time, money or data.",
     "score": "Accuracy on published measurements.",
     "verify": "Formulas against real PyTorch on this machine.",
 }

@@ -1,0 +1,128 @@
+"""The results as lines of text, and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from loadsheet.cloud.checklist import STATES, Check, Result
+from loadsheet.cloud.context import Inputs
+from loadsheet.errors import one_line
+from loadsheet.text import wrap
+from loadsheet.units import format_duration
+
+SCHEMA: Final = 1
+LABELS: Final = {
+    "ok": "ok",
+    "warn": "WARN",
+    "fail": "FAIL",
+    "unknown": "unknown",
+    "not_applicable": "n/a",
+}
+_STATE: Final = 8  # columns of the state and the gap behind it
+_ID: Final = 24
+
+
+def sentence(evidence: Mapping[str, Any]) -> str:
+    """A piece of evidence as a person reads it, on one line, whatever it quotes."""
+    if "redacted" in evidence:
+        return one_line(_finding(evidence))
+    return one_line(str(evidence.get("fact", "")))
+
+
+def _finding(row: Mapping[str, Any]) -> str:
+    """A secret: what, where, since when."""
+    place = row.get("path") or "no path"
+    if row.get("line"):
+        place = f"{place}:{row['line']}"
+    parts = [f"{row.get('title') or row['rule']} {row['redacted']} in {place}"]
+    if row.get("commit"):
+        parts.append(f"commit {str(row['commit'])[:10]}" + (f" of {row['date']}" if row.get("date") else ""))
+    if row.get("remark"):
+        parts.append(str(row["remark"]))
+    if row.get("fingerprint"):
+        parts.append(f"fingerprint {row['fingerprint']}")
+    return ", ".join(parts)
+
+
+def lines(entry: Check, result: Result, width: int, *, explain: bool = False) -> list[str]:
+    """One check: state, id, what was found; for all but `ok` also every piece of evidence and what to do."""
+    head = f"{LABELS[result.state]:<{_STATE}}{entry.id}"
+    facts = [text for text in map(sentence, result.evidence) if text]
+    asks = entry.only_asks and result.state == "unknown"
+    full = explain or result.state in {"warn", "fail"} or (result.state == "unknown" and not asks)
+    pad = " " * _STATE
+    shown: list[str] = []
+    if facts and width >= _STATE + _ID + 40:
+        first, *rest = wrap(facts[0], width - _STATE - _ID)
+        shown.append(f"{head:<{_STATE + _ID}}{'' if len(head) < _STATE + _ID else ' '}{first}")
+        shown += [" " * (_STATE + _ID) + line for line in rest]
+        more = [(" " * (_STATE + _ID), text) for text in facts[1:]]
+        pad = " " * (_STATE + _ID)
+    else:
+        shown.append(head)
+        more = [(pad, text) for text in facts]
+    if not full:
+        more = more[: len(more) - len(facts) + 1]
+    for indent, text in more:
+        shown += [indent + line for line in wrap(text, width - len(indent))]
+    if full and result.next:
+        shown += [pad + line for line in wrap(f"→ {one_line(result.next)}", width - len(pad), "  ")]
+    if explain:
+        shown += [pad + line for line in wrap(f"why: {entry.why}", width - len(pad), "  ")]
+    return shown
+
+
+def summary(results: Iterable[tuple[Check, Result]], width: int) -> list[str]:
+    """How many of each, and how to answer what is asked."""
+    results = list(results)
+    counts = Counter(result.state for _, result in results)
+    asked = [c.id for c, result in results if c.question and result.state == "unknown"]
+    names = {"not_applicable": "not applicable"}
+    parts = [f"{counts[state]} {names.get(state, state)}" for state in reversed(STATES) if counts[state]]
+    parts.sort(
+        key=lambda text: ["fail", "warn", "unknown", "ok", "not applicable"].index(text.partition(" ")[2])
+    )
+    text = "  ".join(parts) or "no check was asked for"
+    shown = ["", *wrap(text, width)]
+    if asked:
+        count = "1 question is" if len(asked) == 1 else f"{len(asked)} questions are"
+        shown += wrap(
+            f"{count} for a person: `loadsheet preflight --answer {asked[0]}=yes` (or =no) "
+            "notes the answer, with its date, in .loadsheet/answers.json.",
+            width,
+        )
+    return shown
+
+
+def starred(inputs: Inputs, width: int) -> list[str]:
+    """What was defaulted, where figures with a star stand above."""
+    values = {
+        "keep": f"--keep {inputs.keep}",
+        "every": f"--every {format_duration(inputs.every)}",
+        "notice": f"--notice {format_duration(inputs.notice)}",
+        "workers": f"--workers {inputs.workers}",
+        "runs": f"--runs {one_line(str(inputs.runs))}",
+    }
+    used = [text for name, text in values.items() if name in inputs.starred]
+    return wrap("* defaulted: " + ", ".join(used), width, "  ") if used else []
+
+
+def to_json(results: Iterable[tuple[Check, Result]], inputs: Inputs) -> dict[str, Any]:
+    """The answer of `--json`; the order of the checks is theirs, not the one in which they were done."""
+    return {
+        "schema": SCHEMA,
+        "checks": [
+            {
+                "id": entry.id,
+                "phase": entry.phase,
+                "state": result.state,
+                "why": entry.why,
+                "evidence": [dict(row) for row in result.evidence],
+                "next": result.next,
+            }
+            for entry, result in results
+        ],
+        "inputs": inputs.shown(),
+    }
