@@ -10,7 +10,7 @@ import pytest
 from terminal import run
 
 import loadsheet as ls
-from loadsheet.cli import plan as command
+from loadsheet.cli import plan_options as command
 from loadsheet.hardware import Gpu
 from loadsheet.sheet.capacity import LIMIT
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from loadsheet.arch.work import DTYPE_BYTES, Execution
 from loadsheet.errors import BadInput, UnknownKey, shorten
@@ -258,6 +258,13 @@ def recipe(*, task: str | None = None, max_length: int | None = None, **options:
     else:
         made = _training(task, common, take, defaults)
     return replace(made, defaulted=frozenset(defaulted - _irrelevant(made)))
+
+
+def on_device(made: Recipe, device: Literal["cuda", "cpu"]) -> Recipe:
+    """The recipe as it is carried out on "cuda" or "cpu"."""
+    if made.execution.device == device:
+        return made
+    return replace(made, execution=replace(made.execution, device=device))
 
 
 def _irrelevant(made: Recipe) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 The data is `gpus.json`; its `about` says what each field means and what `verified` promises. It is
 JSON, not TOML, because the standard library reads it about ten times faster (1 ms instead of 9).
+Hardware that is not in it is described by a file of one's own (`own.py`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Literal
 
-from loadsheet.errors import BadInput, UnknownGpu, shorten
+from loadsheet.errors import BadInput, UnknownGpu, one_line, shorten
 
-__all__ = ["DTYPES", "Gpu", "gpu", "gpus"]
+__all__ = ["DTYPES", "Gpu", "gpu", "gpus", "listed"]
 
 #: dtypes that a peak can be asked for; fp32 is the vector rate, the others the matrix engines' rate
 DTYPES: Final = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
@@ -29,7 +30,7 @@ class Gpu:
     id: str
     name: str
     vendor: str
-    kind: Literal["datacenter", "workstation", "consumer"]
+    kind: Literal["datacenter", "workstation", "consumer", "own"]
     memory_marketed_gb: int  # as the data sheet prints it
     memory_usable_bytes: int  # what the driver lets a process see, its own context included
     memory_usable_basis: Literal["measured", "assumed"]
@@ -44,6 +45,16 @@ class Gpu:
     date: str  # when it was checked, YYYY-MM
     verified: bool  # False: something is recalled or derived; `note` says what
     note: str = ""
+    device: Literal["cuda", "cpu"] = "cuda"  # what PyTorch calls it; a CPU has no context and other kernels
+    own: str = ""  # the file of the user's that describes it; "" for an entry of ours
+
+    @property
+    def yours(self) -> str:
+        """What is said of hardware from a file of the user's: its name and date; "" for an entry of ours."""
+        if not self.own:
+            return ""
+        when = f", {'measured ' if self.verified else ''}{self.date}" if self.date else ""
+        return f"yours: {one_line(self.own)[:60]}{when}"
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -82,16 +93,26 @@ def _table() -> dict[str, Gpu]:
     return {e["id"]: Gpu(**{**e, "peaks": tuple(e["peaks"].items())}) for e in entries}
 
 
-def gpu(name: str | Gpu) -> Gpu:
+def gpu(name: str | os.PathLike[str] | Gpu) -> Gpu:
     """The GPU of that exact id (case and outer spaces do not matter); UnknownGpu with the nearest ids.
 
-    A `Gpu` is handed back as it is, so hardware of one's own can stand wherever an id can.
+    A path, or a name that ends with `.json`, is a file that describes hardware of one's own: BadFile or
+    UnknownKey if it does not. A `Gpu` is handed back as it is.
 
     >>> gpu("H100-SXM").peak("bf16"), gpu("h100-sxm").bandwidth
     (989400000000000.0, 3350000000000.0)
     """
     if isinstance(name, Gpu):
         return name
+    if isinstance(name, os.PathLike) or str(name).strip().lower().endswith(".json"):
+        from loadsheet.hardware.own import read_gpu
+
+        return read_gpu(name)
+    return listed(name)
+
+
+def listed(name: str) -> Gpu:
+    """The GPU of that exact id in our table, never a file: for names that come from a file themselves."""
     found = _table().get(str(name).strip().lower())
     if found is None:
         raise UnknownGpu(name, _table())

@@ -13,7 +13,9 @@ from loadsheet.hardware import Gpu
 
 SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192)}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+QUICK = {"cpu": (256, 512), "cuda": (2048, 8192)}
 ENOUGH = 0.3  # seconds of measuring per size
+COPY = 1 << 28  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Rate:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def _best(run: Callable[[], Any], device: str) -> float:
+def _best(run: Callable[[], Any], device: str, enough: float = ENOUGH) -> float:
     """The shortest of several runs: what is slower was disturbed."""
 
     def wait() -> None:
@@ -41,7 +43,7 @@ def _best(run: Callable[[], Any], device: str) -> float:
     run()
     wait()
     best, spent, rounds = float("inf"), 0.0, 0
-    while spent < ENOUGH and rounds < 50:
+    while spent < enough and rounds < 50:
         start = time.perf_counter()
         run()
         wait()
@@ -50,14 +52,14 @@ def _best(run: Callable[[], Any], device: str) -> float:
     return best
 
 
-def matmul_rate(size: int, dtype: str, device: str) -> float:
+def matmul_rate(size: int, dtype: str, device: str, enough: float = ENOUGH) -> float:
     """FLOP/s of a square product: 2·n³ over its shortest time."""
     a = torch.randn(size, size, device=device).to(DTYPES[dtype])
     b = torch.randn(size, size, device=device).to(DTYPES[dtype])
-    return 2 * size**3 / _best(lambda: a @ b, device)
+    return 2 * size**3 / _best(lambda: a @ b, device, enough)
 
 
-def bandwidth(device: str, size: int = 1 << 28) -> float:
+def bandwidth(device: str, size: int = COPY) -> float:
     """Bytes/s of a copy of `size` bytes: read once, written once."""
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -65,25 +67,26 @@ def bandwidth(device: str, size: int = 1 << 28) -> float:
 
 
 def measure_machine(
-    gpu: Gpu | None = None, progress: Callable[[str], None] | None = None
+    gpu: Gpu | None = None, progress: Callable[[str], None] | None = None, *, quick: bool = False
 ) -> tuple[str, list[Rate]]:
-    """(name of the device, rates); `gpu` is the data sheet to compare with."""
+    """(name of the device, rates); `gpu` is the data sheet to compare with; `quick`: fewer sizes, less time."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     name = torch.cuda.get_device_name(0) if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     rates: list[Rate] = []
     for dtype in DTYPES:
         if device == "cpu" and dtype == "fp16":
             continue  # emulated there
-        for size in SIZES[device]:
+        for size in (QUICK if quick else SIZES)[device]:
             if progress is not None:
                 progress(f"{dtype} {size}")
-            rate = matmul_rate(size, dtype, device)
+            rate = matmul_rate(size, dtype, device, ENOUGH / 3 if quick else ENOUGH)
             sheet = gpu.peak(dtype) if gpu is not None and dtype in gpu.dtypes else None
             rates.append(Rate("matmul", dtype, size, rate, rate / sheet if sheet else None))
             if size**3 * 2 / rate > 2:  # a slow machine need not do the larger ones
                 break
     if progress is not None:
         progress("bandwidth")
-    speed = bandwidth(device)
-    rates.append(Rate("copy", "bytes", 1 << 28, speed, speed / gpu.bandwidth if gpu is not None else None))
+    size = COPY // 8 if quick else COPY
+    speed = bandwidth(device, size)
+    rates.append(Rate("copy", "bytes", size, speed, speed / gpu.bandwidth if gpu is not None else None))
     return name, rates

@@ -175,9 +175,11 @@ def serving_memory(model: Model, recipe: Serving, gpus: int = 1) -> MemoryAccoun
         "modelled",
     )
     resident = weights.amount + (cache.amount if cache is not None else 0)
+    device = recipe.execution.device
     instants = (
-        instant("prefill", [weights, cache, prefill], resident, 1),
-        instant("decode", [weights, cache, decode], resident, 1),
+        instant("prefill", [weights, cache, prefill], resident, 1, device=device),
+        instant("decode", [weights, cache, decode], resident, 1, device=device),
     )
     del gpus
-    return MemoryAccount(instants, Item("model states", children=(weights,)))
+    states = Item("model states", children=(weights,))
+    return MemoryAccount(instants, states, on_gpu=device == "cuda")

@@ -106,11 +106,23 @@ def overhead(name: str) -> Estimate:
     return Estimate(entry["low"] * scale, entry["mid"] * scale, entry["high"] * scale, entry["source"])
 
 
-def around(dynamic: Any, gpus: int, paged: Any = 0) -> Ledger:
+def around(dynamic: Any, gpus: int, paged: Any = 0, device: str = "cuda") -> Ledger:
     """The CUDA context, the allocator's own (fixed, and a share of what comes and goes), NCCL's buffers.
 
     `paged` bytes are in managed memory: on the GPU as long as there is room, in the host's otherwise.
+    On a CPU it is the process itself, and what its malloc keeps.
     """
+    if device == "cpu":
+        process, part = overhead("process"), overhead("host_allocator_share")
+        kept = Estimate(part.low * dynamic, part.mid * dynamic, part.high * dynamic, part.reason)
+        operands = {"low": part.low, "high": part.high, "X": dynamic}
+        return Ledger(
+            "around",
+            (
+                Item("process", process, "stated range", source=process.reason, basis="assumed"),
+                Item("allocator", kept, "(low to high)·X", operands, part.reason, "assumed"),
+            ),
+        )
     context, fixed, part = overhead("context"), overhead("allocator_fixed"), overhead("allocator_share")
     share = Estimate(part.low * dynamic, part.mid * dynamic, part.high * dynamic, "fragmentation")
     items = [
@@ -133,11 +145,13 @@ def around(dynamic: Any, gpus: int, paged: Any = 0) -> Ledger:
     return Ledger("around", tuple(items))
 
 
-def instant(name: str, items: Iterable[Item | None], resident: Any, gpus: int, paged: Any = 0) -> Instant:
+def instant(
+    name: str, items: Iterable[Item | None], resident: Any, gpus: int, paged: Any = 0, device: str = "cuda"
+) -> Instant:
     """An instant from its tensors; `resident` bytes stay put and so do not fragment."""
     tensors = Ledger(name, tuple(i for i in items if i is not None))
     moving = tensors.total.mid - resident
-    return Instant(name, tensors, around(moving, gpus, paged), moving=moving)
+    return Instant(name, tensors, around(moving, gpus, paged, device), moving=moving)
 
 
 def format_bytes_of(shape: tuple[int, ...], name: str, group: int = 128) -> tuple[Any, Any]:

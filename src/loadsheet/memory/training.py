@@ -224,7 +224,8 @@ class _Step:
 
     def at(self, name: str, items: list[Item | None]) -> Instant:
         """An instant: what is there all the time, and these items."""
-        return instant(name, [*self.base, *items], self.resident, self.gpus, self.paged)
+        device = self.recipe.execution.device
+        return instant(name, [*self.base, *items], self.resident, self.gpus, self.paged, device)
 
     def gradients(self, amount: Any = None) -> Item | None:
         """All gradients, or the part of them that has been made."""

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from loadsheet.errors import BadFile, BadInput, UnknownGpu, nearest, one_line, shorten
+from loadsheet.hardware import Gpu, listed
 from loadsheet.hardware import gpu as find_gpu
 from loadsheet.ledger import Basis, Estimate, Item, estimate
 from loadsheet.units import ceil_div
@@ -128,8 +129,12 @@ def _currency(text: str, what: str) -> str:
     )
 
 
-def parse_price(value: object, what: str = "price", source: str = COMMAND_LINE) -> Price:
+def parse_price(
+    value: object, what: str = "price", source: str = COMMAND_LINE, expected: str = _EXAMPLE
+) -> Price:
     """The price of one GPU hour from a number or from text; BadInput for anything that is not clear.
+
+    `expected` says in the error what is wanted, where it is not a price per GPU hour.
 
     >>> parse_price("2.50 USD/h").amount, parse_price("$2.5 per hour").currency, parse_price(3).amount
     (2.5, '$', 3.0)
@@ -138,13 +143,13 @@ def parse_price(value: object, what: str = "price", source: str = COMMAND_LINE) 
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         if not 0 <= value <= _MAX_PRICE:  # false for nan, too
-            raise BadInput(f"{what}: got {shorten(value)}, expected {_EXAMPLE}")
+            raise BadInput(f"{what}: got {shorten(value)}, expected {expected}")
         return Price(float(value), source=source)
     text = str(value).strip()
     match = _PRICE.fullmatch(text) if len(text) <= 60 else None
     if match is None:
-        raise BadInput(f"{what}: got {shorten(value)}, expected {_EXAMPLE}")
-    amount = _amount(match["number"], what, _EXAMPLE)
+        raise BadInput(f"{what}: got {shorten(value)}, expected {expected}")
+    amount = _amount(match["number"], what, expected)
     signs = [_currency(match[side] or "", what) for side in ("before", "after")]
     if all(signs):
         raise BadInput(f"{what}: got {shorten(value)}, expected one currency, not two")
@@ -209,7 +214,7 @@ def cost_per_million_tokens(
     return Item("per million tokens", amount, expression, operands, _said(price), basis)
 
 
-def cheapest(rows: Iterable[PriceRow], gpu: str, gpus: int = 1, allow_spot: bool = False) -> Price:
+def cheapest(rows: Iterable[PriceRow], gpu: str | Gpu, gpus: int = 1, allow_spot: bool = False) -> Price:
     """The least that `gpus` GPUs of one kind cost, per GPU in use; instances are rented whole.
 
     Spot rows count only with `allow_spot`, as they can be taken away. BadInput if no row fits or if the
@@ -301,7 +306,7 @@ def _row(cells: dict[str, str], where: str) -> PriceRow:
         return BadInput(f"{what(column)}: got {shorten(cells.get(column, ''))}, expected {expected}", hint)
 
     try:
-        gpu_id = find_gpu(cells["gpu"]).id
+        gpu_id = listed(cells["gpu"]).id
     except UnknownGpu as error:
         raise bad("gpu", "a known GPU id", error.hint) from None
     price = _amount(cells["price"], what("price"), "a number")

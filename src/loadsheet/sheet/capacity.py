@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from loadsheet.arch.model import Model
 from loadsheet.arch.read import model as find_model
@@ -13,9 +13,10 @@ from loadsheet.errors import LoadsheetError
 from loadsheet.ledger import Estimate
 from loadsheet.memory.serving import serving_memory, weight_items
 from loadsheet.memory.training import state_items, training_memory
-from loadsheet.recipe import MAX_SIZE, Serving, Training, recipe
+from loadsheet.recipe import MAX_SIZE, Recipe, Serving, Training, on_device, recipe
 from loadsheet.sheet.plan import verdict_of
 
+Device = Literal["cuda", "cpu"]
 LIMIT = MAX_SIZE  # where a search ends: what still fits there has no limit that matters
 
 
@@ -30,7 +31,7 @@ class Probe:
         """The peak of the same question with some options changed."""
         merged = {**self.sheet.options, **options}
         target = model or self.sheet.model
-        made = recipe(max_length=target.max_length, **merged)
+        made = on_device(recipe(max_length=target.max_length, **merged), self.sheet.gpu.device)
         if isinstance(made, Training):
             return training_memory(target, made, self.sheet.gpus).peak
         return serving_memory(target, made).peak
@@ -107,26 +108,28 @@ def capacity(sheet: Any) -> Capacity:
     usable = probe.usable
     batch = greatest(lambda n: probe.peak(batch=n).high, usable, r.batch, LIMIT)
     seq = greatest(lambda n: probe.peak(seq=n).high, usable, r.seq, LIMIT)
-    return Capacity(batch, seq, largest_presets(usable), (1, USE_SEQ))
+    return Capacity(batch, seq, largest_presets(usable, sheet.gpu.device), (1, USE_SEQ))
 
 
-_largest: dict[int, tuple[tuple[str, str | None, int], ...]] = {}
+_largest: dict[tuple[int, str], tuple[tuple[str, str | None, int], ...]] = {}
 
 
-def largest_presets(usable: int) -> tuple[tuple[str, str | None, int], ...]:
+def largest_presets(usable: int, device: Device = "cuda") -> tuple[tuple[str, str | None, int], ...]:
     """For each use, the largest preset that fits at batch 1 and 2,048 tokens (or the model's own limit)."""
-    if usable not in _largest:
-        _largest[usable] = tuple((use, *_largest_for(options, usable)) for use, options in USES)
-    return _largest[usable]
+    if (usable, device) not in _largest:
+        found = tuple((use, *_largest_for(options, usable, device)) for use, options in USES)
+        _largest[usable, device] = found
+    return _largest[usable, device]
 
 
-def _largest_for(options: dict[str, Any], usable: int) -> tuple[str | None, int]:
+def _largest_for(options: dict[str, Any], usable: int, device: Device) -> tuple[str | None, int]:
     for preset in reversed(models()):
         if preset.params * 0.5 > usable:
             continue
         try:
             target = find_model(preset.name)
-            made = recipe(**options, batch=1, seq=min(USE_SEQ, target.max_length or USE_SEQ), max_length=None)
+            seq = min(USE_SEQ, target.max_length or USE_SEQ)
+            made: Recipe = on_device(recipe(**options, batch=1, seq=seq, max_length=None), device)
             if _resident(target, made) > usable:
                 continue
             peak = (

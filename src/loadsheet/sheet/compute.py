@@ -41,6 +41,7 @@ class Compute:
     critical_batch_with_cache: float | None = None
     time_items: tuple[Item, ...] = ()  # workings of the times, in seconds
     notes: tuple[str, ...] = field(default=())
+    mfu_basis: str | None = None  # "assumed", "given" or "measured"; None where no MFU is asked for
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of the design, with the serving figures added where they exist."""
@@ -52,6 +53,8 @@ class Compute:
             "step_seconds": self.step_seconds.to_json(),
             "tokens_per_second": self.tokens_per_second,
             "mfu": self.mfu,
+            "mfu_basis": self.mfu_basis,
+            "mfu_source": None if self.mfu is None else self.step_seconds.reason,
             "bound_by": self.bound_by,
             "gpu_hours": None if self.gpu_hours is None else self.gpu_hours.mid,
             "gpu_hours_range": None if self.gpu_hours is None else self.gpu_hours.to_json(),
@@ -83,18 +86,22 @@ def find_peak(gpu: Gpu, wanted: str) -> tuple[float, str, tuple[str, ...]]:
     raise BadInput(f"peak of `{gpu.id}`: got dtype {wanted}, expected one of {', '.join(gpu.dtypes)}")
 
 
-def training_compute(model: Model, recipe: Training, gpu: Gpu, gpus: int, taped: Taped) -> Compute:
-    """FLOPs of the walk; time at the MFU; hours for `tokens`, without communication."""
+def training_compute(
+    model: Model, recipe: Training, gpu: Gpu, gpus: int, taped: Taped, measured: Estimate | None = None
+) -> Compute:
+    """FLOPs of the walk; time at the MFU; hours for `tokens`, without communication.
+
+    `measured` is an MFU with its range from runs of the user's own.
+    """
     if recipe.execution.fp8 and "fp8" not in gpu.dtypes:
         raise BadInput(
             f"precision: got fp8, expected another on `{gpu.id}`, which has no fp8 rate",
             "`mixed` or `amp` trains there",
         )
-    wanted = "fp8" if recipe.execution.fp8 else precision(recipe.precision).compute
-    peak, dtype, notes = find_peak(gpu, wanted)
+    peak, dtype, notes = training_peak(recipe, gpu)
     micro = recipe.batch * recipe.seq
     flops: StepFlops = step_flops(taped, micro, recipe.execution.recompute)
-    mfu = utilisation(recipe.mfu)
+    mfu = utilisation(recipe.mfu) if measured is None else measured
     steps = recipe.accumulation
     seconds = step_time(flops.model * steps, flops.hardware * steps, peak, mfu)
     tokens = micro * steps * gpus
@@ -125,11 +132,17 @@ def training_compute(model: Model, recipe: Training, gpu: Gpu, gpus: int, taped:
                 "F/(P·MFU)",
                 {"F": flops.hardware * steps, "P": peak, "MFU": mfu.mid},
                 mfu.reason,
-                "assumed",
+                "assumed" if measured is None else "measured",
             ),
         ),
         notes=notes,
+        mfu_basis="measured" if measured is not None else "assumed" if recipe.mfu is None else "given",
     )
+
+
+def training_peak(recipe: Training, gpu: Gpu) -> tuple[float, str, tuple[str, ...]]:
+    """(FLOP/s, dtype, notes) that the matrix products of a recipe are measured against."""
+    return find_peak(gpu, "fp8" if recipe.execution.fp8 else precision(recipe.precision).compute)
 
 
 def serving_compute(model: Model, recipe: Serving, gpu: Gpu, gpus: int) -> Compute:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,8 +20,9 @@ from loadsheet.memory.serving import serving_memory
 from loadsheet.memory.terms import Instant, MemoryAccount
 from loadsheet.memory.training import tape_training, training_memory
 from loadsheet.money.price import Price, parse_price
-from loadsheet.recipe import Recipe, Serving, Training, recipe, whole
-from loadsheet.sheet.compute import Compute, serving_compute, training_compute
+from loadsheet.recipe import Recipe, Serving, Training, on_device, recipe, whole
+from loadsheet.sheet.calibration import Calibration, Runs, choose, read_calibration
+from loadsheet.sheet.compute import Compute, serving_compute, training_compute, training_peak
 from loadsheet.sheet.money import Money, money
 from loadsheet.units import GB, GIB
 
@@ -106,17 +108,25 @@ class Sheet:
         gpus: int,
         price: Price | None,
         options: Mapping[str, Any],
+        closed: Runs | None = None,
     ) -> None:
         self.model, self.recipe, self.gpu, self.gpus, self.price = model, recipe, gpu, gpus, price
         self.options = dict(options)
+        self.closed = closed
+        self.calibration: Calibration | None = None
         if isinstance(recipe, Training):
+            if closed is not None:
+                self.calibration = _calibrate(closed, model, recipe, gpu)
+            measured = None if self.calibration is None else self.calibration.mfu
+            if measured is not None:
+                self.recipe = replace(recipe, defaulted=recipe.defaulted - {"mfu"})
             taped = tape_training(model, recipe)
             account = training_memory(model, recipe, gpus, taped)
-            self.compute: Compute = training_compute(model, recipe, gpu, gpus, taped)
+            self.compute: Compute = training_compute(model, recipe, gpu, gpus, taped, measured)
         else:
             account = serving_memory(model, recipe)
             self.compute = serving_compute(model, recipe, gpu, gpus)
-        marketed = gpu.memory_marketed_gb * GB
+        marketed = gpu.memory_usable_bytes if gpu.own else gpu.memory_marketed_gb * GB
         if marketed < gpu.memory_usable_bytes:  # sheets print GB and mean GiB
             marketed = gpu.memory_marketed_gb * GIB
         self.memory = Memory(account, marketed, gpu.memory_usable_bytes)
@@ -158,6 +168,11 @@ class Sheet:
             found.append(
                 f"weights: the published checkpoint is quantised ({method}); planned in bf16, give --weights"
             )
+        if self.closed is not None and self.calibration is None:
+            found.append(
+                f"calibration: {self.closed.file} has no closed run of task {self.recipe.task} in "
+                f"{self.compute.peak_dtype} on {self.gpu.id}: the MFU is the default"
+            )
         return (*found, *self.compute.notes, *self.memory.account.notes)
 
     @cached_property
@@ -181,13 +196,16 @@ class Sheet:
 
         return checkpoint_bytes(self)
 
-    def changed(self, *, gpu: str | Gpu | None = None, gpus: int | None = None, **options: Any) -> Sheet:
+    def changed(
+        self, *, gpu: str | os.PathLike[str] | Gpu | None = None, gpus: int | None = None, **options: Any
+    ) -> Sheet:
         """The same question with some options changed (the price is kept, defaults stay defaults)."""
         return plan(
             self.model,
             self.gpu if gpu is None else gpu,
             self.gpus if gpus is None else gpus,
             price=self.price,
+            calibration=self.closed,
             **{**self.options, **options},
         )
 
@@ -202,7 +220,9 @@ class Sheet:
                 "source": m.source, "defaulted": list(m.defaulted),
             },
             "recipe": self.recipe.to_json(),
-            "cluster": {"gpu": self.gpu.id, "gpus": self.gpus},
+            "cluster": {
+                "gpu": self.gpu.id, "gpus": self.gpus, **({"own": self.gpu.to_json()} if self.gpu.own else {})
+            },
             "memory": self.memory.to_json(),
             "compute": self.compute.to_json(),
             "money": None if self.money is None else self.money.to_json(),
@@ -241,14 +261,40 @@ class Sheet:
         return f"<Sheet {self.model.name} {self.recipe.task} on {self.gpus} × {self.gpu.id}: {self.verdict}>"
 
 
+def _calibrate(closed: Runs, model: Model, recipe: Training, gpu: Gpu) -> Calibration | None:
+    """What the user's closed runs say about this question; BadInput if an MFU is given as well."""
+    if recipe.mfu is not None:
+        raise BadInput(
+            f"mfu: got {recipe.mfu:g} and a calibration, expected one of them", "leave one of them out"
+        )
+    peak, dtype, _ = training_peak(recipe, gpu)
+    return choose(
+        closed,
+        gpu=gpu.id,
+        task=recipe.task,
+        peak_dtype=dtype,
+        peak=peak,
+        model=model.name,
+        params=model.params,
+    )
+
+
 def plan(
-    model: Any, gpu: str | Gpu, gpus: int = 1, task: str | None = None, *, price: Any = None, **options: Any
+    model: Any,
+    gpu: str | os.PathLike[str] | Gpu,
+    gpus: int = 1,
+    task: str | None = None,
+    *,
+    price: Any = None,
+    calibration: str | os.PathLike[str] | Runs | None = None,
+    **options: Any,
 ) -> Sheet:
     """The sheet for a model (preset, path, config dict or Model) on a GPU.
 
-    `batch` is per GPU, `seq` in tokens; `gpus` > 1 means as many replicas (data parallel). Options
-    are those of `Training` and `Serving`; what is left out takes its default and is listed in
-    `recipe.defaulted`. `price` is per GPU hour.
+    `gpu` is an id, or a JSON file that describes hardware of one's own. `batch` is per GPU, `seq` in
+    tokens; `gpus` > 1 means as many replicas (data parallel). Options are those of `Training` and
+    `Serving`; what is left out takes its default and is listed in `recipe.defaulted`. `price` is per GPU
+    hour. `calibration` is a file of closed runs, whose MFU takes the place of the default.
 
     Raises UnknownModel, UnknownGpu, UnknownKey with the nearest names; BadInput for senseless values.
     """
@@ -264,6 +310,12 @@ def plan(
     count = whole("gpus", gpus, maximum=1 << 20)
     found = find_model(model)
     money_per_hour = None if price is None else parse_price(price)
-    made = recipe(task=task, max_length=found.max_length, **options)
+    made = on_device(recipe(task=task, max_length=found.max_length, **options), hardware.device)
+    closed = None if calibration is None else read_calibration(calibration)
+    if closed is not None and isinstance(made, Serving):
+        raise BadInput(
+            f"calibration: got {shorten(closed.file)}, expected only with a task that trains, not `serve`",
+            "closed runs say how fast training is",
+        )
     given = {k: v for k, v in {"task": task, **options}.items() if v is not None}
-    return Sheet(found, made, hardware, count, money_per_hour, given)
+    return Sheet(found, made, hardware, count, money_per_hour, given, closed)

@@ -251,7 +251,7 @@ def _hardware(sheet: Any) -> list[Remedy]:
     states = sheet.memory.model_states
     training = isinstance(sheet.recipe, Training)
     n = max((_split(instant, usable) for instant in sheet.memory.instants), default=0)
-    if 1 < n < _HOPELESS:
+    if 1 < n < _HOPELESS and sheet.gpu.device == "cuda":
         each = states / n
         how, what = ("ZeRO-3 or FSDP", "model states") if training else ("tensor parallelism", "weights")
         more = (

@@ -60,7 +60,9 @@ def header(sheet: Any) -> str:
     if isinstance(r, Training) and r.accumulation > 1:
         size += f" × {r.accumulation} accumulated"
     parts.append(size)
-    parts.append(f"{sheet.gpus} × {sheet.gpu.id} ({sheet.gpu.memory_usable_bytes / GIB:.1f} GiB usable)")
+    usable = f"{sheet.gpu.memory_usable_bytes / GIB:.1f} GiB usable"
+    whose = f"{sheet.gpu.yours}; " if sheet.gpu.own else ""
+    parts.append(f"{sheet.gpus} × {sheet.gpu.id} ({whose}{usable})")
     return " · ".join(parts)
 
 
@@ -88,7 +90,7 @@ _HEADS = {
 }  # fmt: skip
 #: instants that get a column only where they are the worst
 _RARE = frozenset({"forward of the loss", "backward of the embedding"})
-_AROUND = ("CUDA context", "allocator", "NCCL buffers")
+_AROUND = ("CUDA context", "process", "allocator", "NCCL buffers")
 _LONGEST_FORMULA = 14  # a longer one stands below the table
 
 
@@ -290,9 +292,9 @@ def _compute(sheet: Any, width: int) -> list[str]:
     if isinstance(sheet.recipe, Training):
         lines = wrap(
             f"Time   {c.flops_per_step:.3g} FLOP per step ({c.flops_per_token:.3g} per token, causal; "
-            f"{c.flops_per_token_full:.3g} with attention in full; {_rule(sheet)}), at MFU {c.mfu:.0%}"
-            f"{_star(sheet, 'mfu')} of {format_si(c.peak, 'FLOP/s', 1)} {c.peak_dtype}: "
-            f"{format_duration(c.step_seconds.mid)} ({_span(c.step_seconds)}), {c.tokens_per_second:,.0f} tokens/s",
+            f"{c.flops_per_token_full:.3g} with attention in full; {_rule(sheet)}), at MFU {_mfu(sheet)}"
+            f" of {format_si(c.peak, 'FLOP/s', 1)} {c.peak_dtype}: "
+            f"{format_duration(c.step_seconds.mid)} ({_span(sheet)}), {c.tokens_per_second:,.0f} tokens/s",
             width,
             "       ",
         )
@@ -325,9 +327,17 @@ def _rule(sheet: Any) -> str:
     return f"6·N = {6 * n:.3g}" if sheet.recipe.task == "train" else f"frozen weights: 4·N = {4 * n:.3g}"
 
 
-def _span(value: Any) -> str:
+def _mfu(sheet: Any) -> str:
+    """The MFU, with a star if defaulted; one below 10 % with the digits that tell it from another."""
+    mfu, found = sheet.compute.mfu, sheet.calibration
+    text = f"{mfu:.0%}" if mfu >= 0.0995 else f"{mfu * 100:.2g}%"
+    return f"{text} ({found.said})" if found is not None else text + _star(sheet, "mfu")
+
+
+def _span(sheet: Any) -> str:
+    value = sheet.compute.step_seconds
     if value.low == value.high:
-        return "MFU given"
+        return "MFU given" if sheet.calibration is None else "every step alike"
     return f"{format_duration(value.low)} – {format_duration(value.high)}"
 
 
