@@ -5,42 +5,50 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from loadsheet.safejson import open_regular
 from loadsheet.errors import BadFile, shorten
+from loadsheet.safejson import open_regular
+
+_DEEPEST: Final = 200  # levels; what a run writes itself has at most 100
 
 
 class Inside:
     """Reads below `path`; a link counts only if what it points to lies below `root` (or `path`) too."""
 
-    def __init__(self, path: Path, root: Path) -> None:
+    def __init__(self, path: Path, root: Path | None = None) -> None:
         self.path = path
-        self._roots = (os.path.realpath(root), os.path.realpath(path))
+        self._root = os.path.realpath(path if root is None else root)
+
+    def leaves(self) -> bool:
+        """Whether the directory is itself a link that leaves the root."""
+        return not self._below(os.path.realpath(self.path))
 
     def file(self, name: str) -> Path:
         """The path of a file. Raises FileNotFoundError, BadFile for a link out of the root."""
-        return self._checked(name)
+        found = self.path / name
+        try:
+            os.stat(found)
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise BadFile(f"{name}: got {reason!r}, expected to read it") from None
+        if not self._below(os.path.realpath(found)):
+            raise BadFile(
+                f"{name}: got a link that leaves the directory, expected a file in it: not followed"
+            )
+        return found
 
     def folder(self, name: str) -> Path:
         """The path of a folder; errors as `file`, and BadFile if it is none."""
-        found = self._checked(name)
+        found = self.file(name)
         if not found.is_dir():
             raise BadFile(f"{name}: got a file, expected a folder")
         return found
 
-    def _checked(self, name: str) -> Path:
-        found = self.path / name
-        os.lstat(found)
-        real = os.path.realpath(found)
-        # a run directory that is itself a link out of the root must not make everything below it inside
-        root = self._roots[0]
-        if real != root and not real.startswith(root.rstrip("/") + "/"):
-            raise BadFile(
-                f"{name}: got a link that leaves the directory, expected a file in it: not followed"
-            )
-        os.lstat(real)
-        return found
+    def _below(self, real: str) -> bool:
+        return real == self._root or real.startswith(self._root.rstrip("/") + "/")
 
     def json(self, name: str, limit: int) -> dict[str, Any]:
         """The JSON object in a file of at most `limit` bytes; FileNotFoundError, BadFile."""
@@ -52,18 +60,33 @@ class Inside:
         return parse_object(data, name)
 
 
-def _refuse(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON")
-
-
 def parse_object(data: bytes, name: str) -> dict[str, Any]:
-    """The JSON object in some bytes; BadFile if it is anything else, `name` says what it is read from."""
+    """The JSON object in some bytes; BadFile if it is anything else, `name` says what it is read from.
+
+    Refused: NaN and infinities (1e999 too), text that UTF-8 cannot hold, more than 200 levels.
+    """
     try:
-        found = json.loads(data, parse_constant=_refuse)
+        found = json.loads(data)
         if isinstance(found, dict):
-            json.dumps(found, allow_nan=False).encode()  # 1e999 is read as infinity
+            json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
+            if _depth_of(data) > _DEEPEST:
+                raise RecursionError
             return found
     except (ValueError, RecursionError) as error:
         reason = "values nested too deeply" if isinstance(error, RecursionError) else shorten(str(error), 80)
         raise BadFile(f"{name}: got no valid JSON ({reason}), expected an object") from None
     raise BadFile(f"{name}: got a {type(found).__name__}, expected an object {{...}}")
+
+
+def _depth_of(data: bytes) -> int:
+    """Levels of nesting, or more: brackets within texts are counted too."""
+    depth = deepest = 0
+    if data.count(b"{") + data.count(b"[") <= _DEEPEST:
+        return 0
+    for sign in data:
+        if sign in b"{[":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif sign in b"}]":
+            depth -= 1
+    return deepest

@@ -13,25 +13,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from loadsheet.errors import LoadsheetError, shorten
+from loadsheet.errors import LoadsheetError, one_line, shorten
 from loadsheet.history.inside import Inside
-from loadsheet.history.logs import LogSummary, Metric, summarise
+from loadsheet.history.logs import LogSummary, Metric, Pass, read_pass, summary_of
+from loadsheet.run.fingerprint import digest
+from loadsheet.run.lock import in_use
 
 State = Literal["done", "running", "interrupted", "failed", "empty"]
 STATES: Final = ("done", "running", "interrupted", "failed", "empty")
 FINGERPRINT: Final = re.compile(r"[0-9a-f]{10}")
+#: bytes of a file that is read; a config or a record of an attempt is far smaller
+CONFIG_BYTES: Final = 4 << 20
+RECORD_BYTES: Final = 4 << 20
 _ATTEMPT: Final = re.compile(r"attempt-([0-9]{4,9})\.json")
 _CHECKPOINT: Final = re.compile(r"step-([0-9]{8,18})")
 _MOST_FILES: Final = 100_000  # of one run directory; a row must not cost minutes
+_MOST_ATTEMPTS: Final = 1000  # whose records are read
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
     """One run; times in seconds since 1970, sizes in bytes.
 
-    `step` counts completed steps that were logged or saved, `total` is what the done marker says, `seconds`
-    is the sum of the attempts' time from their start to their last sign of life, `lost_steps` were run
-    again after an interruption.
+    `step` counts completed steps that were logged or saved, `total` is what the done marker says and
+    `planned` what the newest attempt was asked for. `seconds` is the sum of the attempts' time, each from
+    its start to its last sign of life. `lost_steps` were run again after an interruption. State "failed":
+    the script left the loop before the last step, by an error or `break`; "interrupted": stopped or killed.
     """
 
     path: Path
@@ -51,55 +58,105 @@ class RunRow:
     checkpoints: tuple[int, ...]
     nbytes: int
     problems: tuple[str, ...] = ()
+    planned: int | None = None
+    #: what the signed sheet says an hour of the machine costs, and in which currency; None without one
+    price: float | None = None
+    currency: str = ""
+
+    @property
+    def goal(self) -> int | None:
+        """The steps this run is to make, as far as anything says so."""
+        return self.total if self.state == "done" or self.planned is None else self.planned
 
 
 @dataclass(slots=True)
-class _Notes:
+class Notes:
     """What went wrong while one directory was read, a line each."""
 
     lines: list[str] = field(default_factory=list)
 
     def add(self, line: object) -> None:
-        text = str(line)
+        """One more, if it is new; the first twenty are kept."""
+        text = one_line(str(line))
         if text not in self.lines and len(self.lines) < 20:
             self.lines.append(text)
 
 
 def read_row(path: Path, root: Path | None = None) -> RunRow:
-    """The row of a run directory; `root` is what links inside it may not leave, by default itself.
+    """The row of a run directory; `root` is what links in it may not leave, by default itself.
 
     Raises nothing for what stands in the directory: see `problems`.
     """
-    notes = _Notes()
-    inside = Inside(path, root or path)
-    config = _object(inside, "config.json", 4 << 20, notes, needed=True)
-    done = _object(inside, "done.json", 1 << 16, notes)
-    total = done.get("steps") if done else None
-    if done and (type(total) is not int or total < 0):
+    return read_again(path, root, None)[0]
+
+
+def read_again(path: Path, root: Path | None, earlier: Pass | None) -> tuple[RunRow, Pass]:
+    """As `read_row`, and the pass over the log, which goes on from an earlier one where it can."""
+    notes = Notes()
+    inside = Inside(path, root)
+    if inside.leaves():
+        notes.add("the directory is a link that leaves the folder of runs: not followed")
+        return _row(path, {}, {}, None, {}, (), Pass(), 0, notes, None), Pass()
+    config = read_object(inside, "config.json", CONFIG_BYTES, notes, needed=True)
+    done = read_object(inside, "done.json", 1 << 16, notes)
+    measured = read_object(inside, "measured.json", 16 << 20, notes)
+    starts, excluded = _attempts(inside, notes)
+    found = _log(inside, notes, earlier)
+    sheet = read_object(inside, "sheet.json", 16 << 20, notes)
+    row = _row(
+        path,
+        config or {},
+        excluded,
+        done,
+        starts,
+        _checkpoints(inside, notes),
+        found,
+        _bytes(inside, notes),
+        notes,
+        measured,
+        sheet,
+    )
+    return row, found
+
+
+def _row(
+    path: Path,
+    config: dict[str, Any],
+    excluded: dict[str, Any],
+    done: dict[str, Any] | None,
+    starts: dict[int, float | None],
+    checkpoints: tuple[int, ...],
+    found: Pass,
+    nbytes: int,
+    notes: Notes,
+    measured: dict[str, Any] | None,
+    sheet: dict[str, Any] | None = None,
+) -> RunRow:
+    log = summary_of(found)
+    for line in log.problems:
+        notes.add(line)
+    named = FINGERPRINT.fullmatch(path.name) is not None
+    if config and named and (own := digest(config)) != path.name:
+        notes.add(
+            f"config.json: got the config of {own}, expected that of {path.name}: it was edited or moved"
+        )
+    total = (done or {}).get("steps")
+    if done is not None and (type(total) is not int or not 0 <= total < 1 << 62):
         notes.add(f"done.json: got steps {shorten(total)}, expected a whole number from 0 on")
         total = None
-    measured = _object(inside, "measured.json", 16 << 20, notes)
-    starts, excluded = _attempts(inside, notes)
-    checkpoints = _checkpoints(inside, notes)
-    log = _log(inside, notes)
-    if config and FINGERPRINT.fullmatch(path.name) and (name := _digest(config)) != path.name:
-        notes.add(
-            f"config.json: got a config of fingerprint {name}, expected {path.name}: it was edited or moved"
-        )
-    step = max(log.last_step + 1, checkpoints[-1] if checkpoints else 0, log.resumed_from)
-    if total is not None and log.last_step <= total:  # what is logged after the loop belongs to step `total`
-        step = total
     attempts = max([len(starts), *starts, *log.times], default=0)
-    times = [time for pair in log.times.values() for time in pair] + [
-        t for t in starts.values() if t is not None
-    ]
-    finished = done.get("time") if done else None
-    if isinstance(finished, int | float) and finished > 0:
-        times.append(float(finished))
+    step = max(log.last_step + 1, log.resumed_from, *checkpoints, 0)
+    if total is not None and log.last_step <= total and step <= total + 1:
+        step = total  # what is logged after the loop belongs to step `total`
+    times = [time for pair in log.times.values() for time in pair]
+    times += [time for time in starts.values() if time is not None]
+    if (finished := unix_time((done or {}).get("time"))) is not None:
+        times.append(finished)
+    price, currency = sheet_price(sheet)
     return RunRow(
         path=path,
-        fingerprint=path.name if FINGERPRINT.fullmatch(path.name) or not config else _digest(config),
-        config=config or {},
+        fingerprint=path.name if named or not config else digest(config),
+        config=config,
         excluded=excluded,
         attempts=attempts,
         step=step,
@@ -112,9 +169,29 @@ def read_row(path: Path, root: Path | None = None) -> RunRow:
         lost_steps=log.lost_steps,
         metrics=log.metrics,
         checkpoints=checkpoints,
-        nbytes=_bytes(inside, notes),
+        nbytes=nbytes,
         problems=tuple(notes.lines),
+        planned=log.planned,
+        price=price,
+        currency=currency,
     )
+
+
+def unix_time(value: object) -> float | None:
+    """A time in seconds since 1970, if it is one."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e12:
+        return float(value)
+    return None
+
+
+def sheet_price(sheet: dict[str, Any] | None) -> tuple[float | None, str]:
+    """What an hour of the machine costs by a signed sheet, and the currency: price per GPU times GPUs."""
+    return None, ""
+
+
+def running(row: RunRow) -> bool:
+    """Whether a living process has the run now, by its lock; a done run is not asked for."""
+    return row.state != "done" and in_use(row.path / "lock") is True
 
 
 def _state(
@@ -146,14 +223,8 @@ def _machine_seconds(starts: dict[int, float | None], log: LogSummary) -> float:
     return seconds
 
 
-def _digest(config: dict[str, Any]) -> str:
-    from loadsheet.run.fingerprint import digest
-
-    return digest(config)
-
-
-def _object(
-    inside: Inside, name: str, limit: int, notes: _Notes, *, needed: bool = False
+def read_object(
+    inside: Inside, name: str, limit: int, notes: Notes, *, needed: bool = False
 ) -> dict[str, Any] | None:
     """The JSON object in a file of the run; None, and a note, if there is none that can be read."""
     try:
@@ -166,20 +237,23 @@ def _object(
     return None
 
 
-def _log(inside: Inside, notes: _Notes) -> LogSummary:
+def _log(inside: Inside, notes: Notes, earlier: Pass | None) -> Pass:
     try:
-        summary = summarise(inside.file("log.jsonl"))
+        path = inside.file("log.jsonl")
+        if not path.is_file():
+            notes.add("log.jsonl: got no regular file, expected a log: not read")
+            return Pass()
+        return read_pass(path, earlier)
     except FileNotFoundError:
-        return LogSummary()
+        pass
     except LoadsheetError as error:
         notes.add(error)
-        return LogSummary()
-    for line in summary.problems:
-        notes.add(line)
-    return summary
+    except OSError as error:
+        notes.add(f"log.jsonl: got {error.strerror!r}, expected to read it")
+    return Pass()
 
 
-def _names(inside: Inside, folder: str, notes: _Notes) -> Iterator[str]:
+def _names(inside: Inside, folder: str, notes: Notes) -> Iterator[str]:
     try:
         with os.scandir(inside.folder(folder)) as entries:
             for count, entry in enumerate(entries):
@@ -195,30 +269,38 @@ def _names(inside: Inside, folder: str, notes: _Notes) -> Iterator[str]:
         notes.add(f"{folder}: got {error.strerror!r}, expected a folder to read")
 
 
-def _attempts(inside: Inside, notes: _Notes) -> tuple[dict[int, float | None], dict[str, Any]]:
+def attempt_numbers(inside: Inside, notes: Notes) -> list[int]:
+    """The numbers of the attempts that have a record, in order."""
+    found = [_ATTEMPT.fullmatch(name) for name in _names(inside, "provenance", notes)]
+    return sorted(int(match[1]) for match in found if match)
+
+
+def attempt_file(number: int) -> str:
+    """The record of an attempt, from the run directory on."""
+    return f"provenance/attempt-{number:04d}.json"
+
+
+def _attempts(inside: Inside, notes: Notes) -> tuple[dict[int, float | None], dict[str, Any]]:
     """For each attempt when it started (None: unknown), and what the newest one excluded from the config."""
     starts: dict[int, float | None] = {}
     excluded: dict[str, Any] = {}
-    numbers = sorted(
-        int(m[1]) for name in _names(inside, "provenance", notes) if (m := _ATTEMPT.fullmatch(name))
-    )
-    for number in numbers[-1000:]:
-        facts = _object(inside, f"provenance/attempt-{number:04d}.json", 4 << 20, notes) or {}
-        begun = facts.get("time")
-        starts[number] = float(begun) if isinstance(begun, int | float) and 0 < begun < 1e12 else None
+    for number in attempt_numbers(inside, notes)[-_MOST_ATTEMPTS:]:
+        facts = read_object(inside, attempt_file(number), RECORD_BYTES, notes) or {}
+        starts[number] = unix_time(facts.get("time"))
         if isinstance(found := facts.get("excluded"), dict):
             excluded = found
     return starts, excluded
 
 
-def _checkpoints(inside: Inside, notes: _Notes) -> tuple[int, ...]:
-    found = [m for name in _names(inside, "checkpoints", notes) if (m := _CHECKPOINT.fullmatch(name))]
-    return tuple(sorted(int(match[1]) for match in found))
+def _checkpoints(inside: Inside, notes: Notes) -> tuple[int, ...]:
+    found = [_CHECKPOINT.fullmatch(name) for name in _names(inside, "checkpoints", notes)]
+    return tuple(sorted(int(match[1]) for match in found if match))
 
 
-def _bytes(inside: Inside, notes: _Notes) -> int:
+def _bytes(inside: Inside, notes: Notes) -> int:
     """Bytes of the files below a run directory; links are not followed."""
-    total, seen, waiting = 0, 0, [inside.path]
+    total, seen = 0, 0
+    waiting: list[str] = [os.fspath(inside.path)]
     while waiting:
         try:
             with os.scandir(waiting.pop()) as entries:
@@ -228,7 +310,7 @@ def _bytes(inside: Inside, notes: _Notes) -> int:
                         notes.add(f"got more than {_MOST_FILES:,} files, their sizes were not all added up")
                         return total
                     if entry.is_dir(follow_symlinks=False):
-                        waiting.append(Path(entry.path))
+                        waiting.append(entry.path)
                     elif entry.is_file(follow_symlinks=False):
                         total += entry.stat(follow_symlinks=False).st_size
         except OSError:

@@ -208,7 +208,7 @@ class Reader:
     def decode(self, segment: bytes, restore: bool) -> list[dict[str, Any]]:
         """The records of a segment; damaged lines are left out and counted."""
         try:
-            with _without_gc():
+            with without_gc():
                 found = _many(segment)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             decoded = [_decoded(line) for line in segment.split(b"\n")[:-1]]
@@ -365,8 +365,8 @@ def restored(value: Any) -> Any:
 
 
 @contextmanager
-def _without_gc() -> Iterator[None]:
-    """No garbage collection while thousands of dicts come into being: it would look at each, in vain."""
+def without_gc() -> Iterator[None]:
+    """No garbage collection while thousands of objects come into being: it would look at each, in vain."""
     if not gc.isenabled():
         yield
         return
