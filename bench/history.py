@@ -57,7 +57,7 @@ def seconds(root: Path, *options: str) -> float:
     """Wall-clock time of the whole command, in a process of its own."""
     command = [sys.executable, "-m", "loadsheet", "runs", "list", "--runs", str(root), *options]
     begun = time.perf_counter()
-    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run(command, check=False, capture_output=True)
     spent = time.perf_counter() - begun
     assert done.returncode == 0, done.stderr.decode()
     return spent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,19 +27,22 @@ class Inside:
 
     def file(self, name: str) -> Path:
         """The path of a file. Raises FileNotFoundError, BadFile for a link out of the root."""
-        found = self.path / name
+        at = os.fspath(self.path)
+        linked = False
         try:
-            os.stat(found)
+            for part in name.split("/"):
+                at = f"{at}/{part}"
+                linked |= stat.S_ISLNK(os.lstat(at).st_mode)
+            if linked:
+                os.stat(at)
         except FileNotFoundError:
             raise
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise BadFile(f"{name}: got {reason!r}, expected to read it") from None
-        if not self._below(os.path.realpath(found)):
-            raise BadFile(
-                f"{name}: got a link that leaves the directory, expected a file in it: not followed"
-            )
-        return found
+        if linked and not self._below(os.path.realpath(at)):
+            raise BadFile(f"{name}: got a link that leaves the directory, expected a file in it: not followed")
+        return Path(at)
 
     def folder(self, name: str) -> Path:
         """The path of a folder; errors as `file`, and BadFile if it is none."""
