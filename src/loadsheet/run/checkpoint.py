@@ -34,6 +34,7 @@ from loadsheet.errors import BadInput, shorten
 from loadsheet.run.errors import BadCheckpoint, NoCheckpoint, NoSpace, RunWarning, SaveFailed
 from loadsheet.run.files import Disk, Files
 from loadsheet.run.manifest import DOCUMENT, FORMAT, MANIFEST, TENSORS, FileEntry, Manifest, pack, unpack
+from loadsheet.run.retention import BestOf, kept
 from loadsheet.run.state import Snapshot, State
 
 _NAME = re.compile(r"step-(\d{8,})")
@@ -50,8 +51,8 @@ def directory_name(step: int) -> str:
 class CheckpointStore:
     """The checkpoints of one run, in one directory.
 
-    `keep_last` are kept, and besides them those whose step is a multiple of `every_mth`. Raises BadInput
-    for `keep_last` below 1.
+    `keep_last` are kept, besides them those whose step is a multiple of `every_mth`, and those that `best`
+    says. Raises BadInput for `keep_last` below 1.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class CheckpointStore:
         *,
         keep_last: int = 2,
         every_mth: int | None = None,
+        best: BestOf | None = None,
         files: Files | None = None,
     ) -> None:
         for name, value in (("keep_last", keep_last), ("every_mth", 1 if every_mth is None else every_mth)):
@@ -68,10 +70,14 @@ class CheckpointStore:
         self.path = Path(path)
         self.keep_last = keep_last
         self.every_mth = every_mth
+        self._best = best
+        self._most = keep_last + (best.best.count if best else 0)  # kept, without every m-th
         self._files: Files = Disk() if files is None else files
         self._root = os.fspath(path)
         self._rooted = False
         self._good: set[int] = set()  # read back and found whole by this process
+        self._bad: set[int] = set()  # once best, and found damaged
+        self._said = False  # that there is no best
 
     # --- writing ------------------------------------------------------------------------------------
 
@@ -232,7 +238,7 @@ class CheckpointStore:
             free = 0
         return NoSpace(
             f"{where}: got {free:,} bytes free, expected {max(self.needed_bytes(nbytes) - stored, nbytes):,}: "
-            f"({self.keep_last} kept + 1) × {nbytes:,}" + (f" - {stored:,} stored" if stored else ""),
+            f"({self._most} kept + 1) × {nbytes:,}" + (f" - {stored:,} stored" if stored else ""),
             "make room (or ask for quota), or keep fewer checkpoints; those that exist are untouched",
         )
 
@@ -240,12 +246,14 @@ class CheckpointStore:
 
     def needed_bytes(self, nbytes: int) -> int:
         """Bytes that checkpoints of this size take at most: those kept, and the one being written."""
-        return (self.keep_last + 1) * nbytes
+        return (self._most + 1) * nbytes
 
     def check_space(self, nbytes: int) -> None:
         """Is there room for checkpoints of this size? Raises NoSpace if not; to be asked before step 1."""
         stored = 0
-        for step in self.steps()[-self.keep_last :]:
+        steps = self.steps()
+        regular = set(steps[: -self.keep_last]) & kept(steps, self.keep_last, self.every_mth)
+        for step in [step for step in steps if step not in regular][-self._most :]:
             for name in (DOCUMENT, TENSORS):
                 with contextlib.suppress(OSError):
                     stored += self._files.size(self._at(directory_name(step), name))
@@ -385,21 +393,28 @@ class CheckpointStore:
         and everything else stays.
         """
         steps = self.steps()
-        spare = [
-            step for step in steps[: -self.keep_last] if not (self.every_mth and step % self.every_mth == 0)
-        ]
+        spare = [step for step in steps if step not in kept(steps, self.keep_last, self.every_mth)]
         if not spare:
             return []
         try:
             for step in steps[-self.keep_last :]:
-                if step not in self._good:
-                    self.verify(step)
-                    self._good.add(step)
+                self._found_good(step)
+            best = self._best_of(steps)
         except BadCheckpoint as error:
             warnings.warn(f"{error}; no older checkpoint is removed", RunWarning, stacklevel=2)
             return []
+        spare = [step for step in spare if step not in best]
+        return self.remove(spare)
+
+    def remove(self, steps: Iterable[int]) -> list[int]:
+        """Remove checkpoints, whichever they are; returns the steps that are gone.
+
+        Renamed first, and that made durable, so that what is half removed does not bear the name. Whether
+        the others are whole is for the caller to find out before. One that cannot be renamed stays, with
+        a RunWarning.
+        """
         renamed = []
-        for step in spare:
+        for step in steps:
             name = directory_name(step)
             old = self._at(f"{_OLD}{name}-{os.urandom(4).hex()}")
             try:
@@ -414,6 +429,35 @@ class CheckpointStore:
             for _, old in renamed:
                 self._drop(old)
         return [step for step, _ in renamed]
+
+    def _found_good(self, step: int) -> None:
+        if step not in self._good:
+            self.verify(step)
+            self._good.add(step)
+
+    def _best_of(self, steps: list[int]) -> list[int]:
+        """The best of these, each found whole; one that is damaged is reported, and the next one takes its place."""
+        if self._best is None:
+            return []
+        end = self.manifest(steps[-1]).log_offset
+        while True:
+            best = self._best.of(steps, end, without=self._bad)
+            try:
+                for step in best:
+                    self._found_good(step)
+            except BadCheckpoint as error:
+                self._bad.add(step)
+                warnings.warn(f"{error}; it was one of the best", RunWarning, stacklevel=3)
+                continue
+            if not self._best.found and not self._said:
+                self._said = True
+                warnings.warn(
+                    f"keep_best: got no {shorten(self._best.best.metric)} logged in {steps[-1]} steps, expected "
+                    "values of that name; until there is one, the other rules alone decide what is removed",
+                    RunWarning,
+                    stacklevel=3,
+                )
+            return best
 
     def sweep(self) -> list[str]:
         """Remove what unfinished saves and removals left behind, and say so; only for the run's owner.

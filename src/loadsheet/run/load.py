@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from loadsheet.errors import BadInput, shorten
 from loadsheet.run.checkpoint import CheckpointStore
 from loadsheet.run.errors import BadCheckpoint, NoCheckpoint
 from loadsheet.run.parts import load_weights
-from loadsheet.run.reading import stream_log
+from loadsheet.run.retention import last_values, ranked
 from loadsheet.run.state import State
 
 Which = Literal["latest", "best"] | int | str
@@ -74,27 +73,16 @@ def state_of(
 
 
 def _best(path: Path, steps: list[int], metric: str, mode: str) -> int:
-    """The checkpoint whose last value of the metric, up to its own step, is best.
-
-    A value logged in step s was measured with s or s + 1 completed steps, before or after the update; it
-    counts for the next checkpoint from s on.
-    """
+    """The checkpoint whose last value of the metric, up to its own step, is best; see `retention`."""
     if mode not in ("min", "max"):
         raise BadInput(f'load: mode: got {shorten(mode)}, expected "min" or "max"')
-    sign = 1.0 if mode == "min" else -1.0
-    found: dict[int, float] = {}
-    for record in stream_log(path):
-        value = record.get(metric)
-        if isinstance(value, int | float) and not math.isnan(value):
-            holder = next((k for k in steps if k >= record["step"]), None)
-            if holder is not None:
-                found[holder] = sign * value
+    found = ranked(last_values(path, steps, metric), mode)
     if not found:
         raise NoCheckpoint(
             f"load: got no checkpoint with a logged {shorten(metric)}, expected at least one",
             "name what was logged: which='best', metric=...",
         )
-    return min(found, key=lambda k: (found[k], -k))
+    return found[0]
 
 
 def put_weights(state: State, objects: Mapping[str, Any]) -> list[str]:

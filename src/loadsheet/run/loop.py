@@ -31,6 +31,7 @@ from loadsheet.run.mirror import Mirror
 from loadsheet.run.notices import Notices, Where
 from loadsheet.run.policy import MTBF, Policy
 from loadsheet.run.progress import Progress
+from loadsheet.run.retention import Wanted
 from loadsheet.run.saves import Saves
 from loadsheet.run.signals import StopSignals
 from loadsheet.run.state import Keeper
@@ -160,14 +161,17 @@ class Run:
         checkpoint_every: int | str | None = "auto",
         keep_last: int = 2,
         keep_every: int | None = None,
+        keep_best: Wanted | None = None,
         mtbf: float = MTBF,
         when_save_fails: Literal["raise", "warn"] = "raise",
     ) -> Iterator[int]:
         """Restore the newest state, now, and return the steps still to do: those of 0 … total − 1.
 
         `checkpoint_every`: steps, a duration ("10 min"), "auto" (what costs least with `mtbf` seconds
-        between interruptions), or None: only the end. `keep_last` checkpoints are kept, and every
-        `keep_every`-th step's. `when_save_fails`: raise at the next step, or warn and go on.
+        between interruptions), or None: only the end. `keep_last` checkpoints are kept, every
+        `keep_every`-th step's, and the best by a logged metric, `keep_best`: "val_loss", or
+        ("accuracy", "max"), or ("accuracy", "max", 3) for three of them; `load` says what is best.
+        `when_save_fails`: raise at the next step, or warn and go on.
 
         At the end the state is saved and the run marked done; a done run restores its final state and
         yields nothing; a larger `total` goes on. `break` and exceptions save nothing. SIGTERM, SIGUSR1,
@@ -186,6 +190,7 @@ class Run:
             policy,
             keep_last=keep_last,
             keep_every=keep_every,
+            keep_best=keep_best,
             when_save_fails=when_save_fails,
             mirror=self._mirror,
             mirror_options=self._mirror_options,

@@ -23,6 +23,7 @@ from loadsheet.run.checkpoint import CheckpointStore, directory_name
 from loadsheet.run.errors import BadCheckpoint, RunWarning
 from loadsheet.run.manifest import MANIFEST, Manifest, unpack
 from loadsheet.run.objects import MirrorFailed, Objects, place
+from loadsheet.run.retention import Best, BestOf, kept
 
 __all__ = ["Mirror", "MirrorFailed"]
 
@@ -46,6 +47,7 @@ class Mirror:
         *,
         keep_last: int = 2,
         every_mth: int | None = None,
+        best: Best | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = Path(run_path)
@@ -54,6 +56,9 @@ class Mirror:
         self._name = self.path.name
         self._keep_last, self._every_mth = keep_last, every_mth
         self._store = CheckpointStore(self.path / "checkpoints", keep_last=keep_last, every_mth=every_mth)
+        # what is best of those here, and of those there: a push may leave some out
+        self._best_here = None if best is None else BestOf(self.path, best)
+        self._best_there = None if best is None else BestOf(self.path, best)
         self._wanted: int | None = None
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -130,7 +135,21 @@ class Mirror:
         warnings.warn(f"{error}{hint}; the run goes on, the next push tries again", RunWarning, stacklevel=3)
 
     def push_now(self, step: int) -> None:
-        """Copy the checkpoint of a step. Raises MirrorFailed, and BadCheckpoint if it is damaged here."""
+        """Copy the checkpoint of a step, and the best ones. Raises MirrorFailed, BadCheckpoint if one is damaged."""
+        manifest = self._push_one(step)
+        if manifest is None:
+            return
+        if self._best_here is not None:
+            steps = [one for one in self._store.steps() if one <= step]
+            best = self._best_here.of(steps, manifest.log_offset)
+            there = set(self.steps()) if best else set()
+            for each in best:
+                if each not in there:
+                    self._push_one(each)
+        self._prune(manifest.log_offset)
+
+    def _push_one(self, step: int) -> Manifest | None:
+        """Copy one checkpoint, manifest last; None if it has been removed meanwhile."""
         folder = directory_name(step)
         try:
             manifest = self._store.manifest(step)
@@ -140,14 +159,14 @@ class Mirror:
                 self._objects.put(self._data(manifest, name), self._store.path / folder / name)
             raw = (self._store.path / folder / MANIFEST).read_bytes()
         except FileNotFoundError:
-            return  # removed meanwhile, so a newer one is there, and will be pushed
+            return None  # so a newer one is there, and will be pushed
         except BadCheckpoint:
             if step not in self._store.steps():
-                return
+                return None
             raise
         self._objects.put(self._at(f"checkpoints/{folder}/{MANIFEST}"), raw)
         self.pushed.append(step)
-        self._prune()
+        return manifest
 
     def _data(self, manifest: Manifest, name: str) -> str:
         return self._at(f"checkpoints/{directory_name(manifest.step)}/{manifest.digest}/{name}")
@@ -236,12 +255,16 @@ class Mirror:
         found = (_CHECKPOINT.fullmatch(name.removeprefix(f"{self._name}/")) for name in names)
         return sorted(int(match[1]) for match in found if match)
 
-    def _prune(self) -> None:
-        """Remove what need not be kept, manifests first, and data that no manifest refers to any more."""
+    def _prune(self, log_offset: int) -> None:
+        """Remove what need not be kept, manifests first, and data that no manifest refers to any more.
+
+        `log_offset` is that of the newest one.
+        """
         names = self._objects.list(self._at("checkpoints/"))
         steps = self.steps()
-        every = self._every_mth
-        spare = {step for step in steps[: -self._keep_last] if not (every and step % every == 0)}
+        spare = set(steps) - kept(steps, self._keep_last, self._every_mth)
+        if spare and self._best_there is not None:
+            spare.difference_update(self._best_there.of(steps, log_offset))
         newest = steps[-1] if steps else -1
         for step in sorted(spare):
             self._objects.delete([self._at(f"checkpoints/{directory_name(step)}/{MANIFEST}")])
@@ -272,15 +295,35 @@ class Mirror:
             try:
                 self._bring_checkpoint(step)
             except (BadCheckpoint, FileNotFoundError) as error:
-                warnings.warn(
-                    f"mirror {self.where}: checkpoint {step} is not usable ({one_line(str(error))}), "
-                    "an older one is used",
-                    RunWarning,
-                    stacklevel=2,
-                )
+                self._not_usable(step, error, "an older one is used")
                 continue
             return step
         return None
+
+    def bring_best(self) -> None:
+        """Bring the best checkpoints here if they are only there; one that is not usable is reported.
+
+        To be called when the run goes on: `pull` brings only what it goes on from.
+        """
+        here = self._store.steps()
+        if self._best_here is None or not here:
+            return
+        there = set(self.steps())
+        best = BestOf(self.path, self._best_here.best)
+        steps = sorted(step for step in there.union(here) if step <= here[-1])
+        for step in best.of(steps, self._store.manifest(here[-1]).log_offset):
+            if step not in here:
+                try:
+                    self._bring_checkpoint(step)
+                except (BadCheckpoint, FileNotFoundError) as error:
+                    self._not_usable(step, error, "it was one of the best")
+
+    def _not_usable(self, step: int, error: Exception, fate: str) -> None:
+        warnings.warn(
+            f"mirror {self.where}: checkpoint {step} is not usable ({one_line(str(error))}), {fate}",
+            RunWarning,
+            stacklevel=3,
+        )
 
     def _bring_checkpoint(self, step: int) -> None:
         raw = self._objects.get(self._at(f"checkpoints/{directory_name(step)}/{MANIFEST}"))

@@ -9,10 +9,11 @@ from typing import Any, Literal
 from loadsheet.errors import LoadsheetError
 from loadsheet.run import ending
 from loadsheet.run.checkpoint import CheckpointStore
-from loadsheet.run.directory import RunDirectory
+from loadsheet.run.directory import RunDirectory, cannot_write
 from loadsheet.run.errors import RunWarning, SaveFailed
 from loadsheet.run.mirror import Mirror
 from loadsheet.run.policy import Policy
+from loadsheet.run.retention import Best, BestOf
 from loadsheet.run.saver import Saver, SaveTimes
 from loadsheet.run.state import Keeper
 
@@ -28,6 +29,7 @@ class Saves:
         *,
         keep_last: int,
         keep_every: int | None,
+        keep_best: object,
         when_save_fails: Literal["raise", "warn"],
         mirror: str | os.PathLike[str] | None,
         mirror_options: dict[str, Any] | None,
@@ -36,11 +38,22 @@ class Saves:
         self._keeper = keeper
         self._policy = policy
         self._begun: int | None = None  # the step of the last save that was begun
-        self.store = CheckpointStore(directory.checkpoints, keep_last=keep_last, every_mth=keep_every)
+        best = None if keep_best is None else Best.parse(keep_best)
+        self.store = CheckpointStore(
+            directory.checkpoints,
+            keep_last=keep_last,
+            every_mth=keep_every,
+            best=None if best is None else BestOf(directory.log_path, best),
+        )
         self._mirror = None
         if mirror is not None:
             self._mirror = Mirror(
-                mirror, directory.path, keep_last=keep_last, every_mth=keep_every, options=mirror_options
+                mirror,
+                directory.path,
+                keep_last=keep_last,
+                every_mth=keep_every,
+                best=best,
+                options=mirror_options,
             )
             self._mirror.claim(directory.attempt)
         self._saver = Saver(
@@ -72,6 +85,8 @@ class Saves:
             return
         self._begun = start
         manifest = self.store.manifest(start)
+        if self._mirror is not None:
+            self._mirror.bring_best()
         self.store.check_space(sum(entry.bytes for entry in manifest.files.values()))
 
     def take(self, completed: int, *, wait: bool = False) -> None:
@@ -79,7 +94,7 @@ class Saves:
         if self._begun != completed:
             self._saver.wait()  # what went wrong is said before, and the buffer is free
             # The records of the steps to come must not count as part of this state.
-            offset = os.stat(self._directory.log_path).st_size
+            offset = self._log_bytes()
             snapshot = self._keeper.capture(completed)
             if self._begun is None:
                 try:
@@ -92,6 +107,13 @@ class Saves:
             self._saver.save(snapshot, log_offset=lambda: self._durable_log(offset))
         if wait:
             self.wait()
+
+    def _log_bytes(self) -> int:
+        try:
+            return os.stat(self._directory.log_path).st_size
+        except OSError as error:
+            self._directory.check_owner()  # if all of it is gone, that is what is to be said
+            cannot_write(error, f"log `{self._directory.log_path}`")
 
     def _durable_log(self, offset: int) -> int:
         """In the saver's thread: what was logged up to here is on disk before the checkpoint is."""
