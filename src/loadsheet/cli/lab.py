@@ -2,49 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
-
 import click
 
 from loadsheet.cli.output import show, show_json, width
+from loadsheet.cli.progress import Progress
 from loadsheet.errors import BadInput, UnknownKey
 from loadsheet.lab import EXPERIMENTS, need_torch, run
-
-
-class Progress:
-    """What is done right now, on one line of a terminal's stderr, if it takes longer than a second."""
-
-    def __init__(self) -> None:
-        self.watched = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self.what = ""
-        self.shown = False
-        self.timer = threading.Timer(1.0, self._first)
-        self.timer.daemon = True
-        if self.watched:
-            self.timer.start()
-
-    def __call__(self, what: str) -> None:
-        """Say what comes next."""
-        self.what = what
-        if self.shown:
-            self._write()
-
-    def _first(self) -> None:
-        self.shown = True
-        self._write()
-
-    def _write(self) -> None:
-        sys.stderr.write(f"\r\x1b[K{self.what} …")
-        sys.stderr.flush()
-
-    def close(self) -> None:
-        """Leave nothing behind."""
-        self.timer.cancel()
-        if self.shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
 
 
 @click.command(name="lab")
