@@ -20,6 +20,12 @@ SURFACE = {
     "lab": "EXPERIMENT --json --no-timing --plot",
     "measure": "",
     "models": "TEXT --json",
+    "odds": (
+        "--billed-by --billed-least --budget --commit --deadline --down-mean --egress --egress-price --every "
+        "--failures --history --jobs --json --machines --mtbf --notice --notice-works --on-demand-price "
+        "--other-hourly --plot --price --rehearsal --restart --runs --save --seed --sheet --startup --step --storage "
+        "--storage-price --trace --work"
+    ),
     "params": "MODEL --json --run-its-code --tensors --trace",
     "plan": (
         "MODEL --accumulation --attention --batch --calibration --double-quant --dropout --explain --gpu --gpus "
@@ -32,6 +38,7 @@ SURFACE = {
         "--list --mirror --notice --only --phase --pid --price --runs --sheet --skip --strict --timeout --who "
         "--workers"
     ),
+    "runs": "",
     "score": "--json --rows --truth",
     "verify": "MODEL --counts --json --quick",
 }

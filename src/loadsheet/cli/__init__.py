@@ -14,17 +14,20 @@ from loadsheet.cli.output import complain, unwritable
 from loadsheet.errors import LoadsheetError, UnknownKey, one_line
 
 #: command -> module under `loadsheet.cli`; imported only when the command runs or its help is asked for
-COMMANDS = {"gpus": "gpus", "lab": "lab", "measure": "measure", "models": "models", "params": "params",
-            "plan": "plan", "preflight": "preflight", "score": "score", "verify": "verify"}  # fmt: skip
+COMMANDS = {"gpus": "gpus", "lab": "lab", "measure": "measure", "models": "models", "odds": "odds",
+            "params": "params", "plan": "plan", "preflight": "preflight", "runs": "runs",
+            "score": "score", "verify": "verify"}  # fmt: skip
 #: shown in the list of commands, so that the list needs no imports
 SUMMARIES = {
     "gpus": "The GPUs that are known, with their peaks, memory and sources.",
     "lab": "The lecture's experiments: what it says, what we say, what PyTorch measures.",
     "measure": "The real thing: this machine, your own module, a training script.",
     "models": "The model presets, with their parameters and sources.",
+    "odds": "Time and cost on machines that can be taken away, and how likely they are.",
     "params": "Exact parameters of a model, by part.",
     "plan": "The whole sheet: does it fit, how long, how much.",
     "preflight": "The checklist before, during and after renting: what would cost time, money or data.",
+    "runs": "What finished and interrupted runs left: listed, compared, plotted, exported, tidied up.",
     "score": "Accuracy on published measurements.",
     "verify": "Formulas against real PyTorch on this machine.",
 }
