@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from loadsheet import signature
 from loadsheet.errors import LoadsheetError, one_line, shorten
 from loadsheet.history.inside import Inside
 from loadsheet.history.logs import LogSummary, Metric, Pass, read_pass, summary_of
@@ -59,7 +60,8 @@ class RunRow:
     nbytes: int
     problems: tuple[str, ...] = ()
     planned: int | None = None
-    #: what the signed sheet says an hour of the machine costs, and in which currency; None without one
+    #: by the signed sheet: how many GPUs, and what one costs per hour; None where it does not say
+    gpus: int = 1
     price: float | None = None
     currency: str = ""
 
@@ -102,7 +104,7 @@ def read_again(path: Path, root: Path | None, earlier: Pass | None) -> tuple[Run
     measured = read_object(inside, "measured.json", 16 << 20, notes)
     starts, excluded = _attempts(inside, notes)
     found = _log(inside, notes, earlier)
-    sheet = read_object(inside, "sheet.json", 16 << 20, notes)
+    sheet = _sheet(inside, notes)
     row = _row(
         path,
         config or {},
@@ -152,7 +154,7 @@ def _row(
     times += [time for time in starts.values() if time is not None]
     if (finished := unix_time((done or {}).get("time"))) is not None:
         times.append(finished)
-    price, currency = sheet_price(sheet)
+    gpus, price, currency = sheet_price(sheet)
     return RunRow(
         path=path,
         fingerprint=path.name if named or not config else digest(config),
@@ -164,7 +166,7 @@ def _row(
         state=_state(step, total, attempts, log, measured),
         started=min(times, default=None),
         updated=max(times, default=None),
-        seconds=_machine_seconds(starts, log),
+        seconds=_machine_seconds(starts, log, measured),
         resumes=log.resumes,
         lost_steps=log.lost_steps,
         metrics=log.metrics,
@@ -172,6 +174,7 @@ def _row(
         nbytes=nbytes,
         problems=tuple(notes.lines),
         planned=log.planned,
+        gpus=gpus,
         price=price,
         currency=currency,
     )
@@ -184,9 +187,24 @@ def unix_time(value: object) -> float | None:
     return None
 
 
-def sheet_price(sheet: dict[str, Any] | None) -> tuple[float | None, str]:
-    """What an hour of the machine costs by a signed sheet, and the currency: price per GPU times GPUs."""
-    return None, ""
+def sheet_price(signed: dict[str, Any] | None) -> tuple[int, float | None, str]:
+    """By a signed sheet: the number of GPUs, the price of one for an hour (None: not said), its currency."""
+    intent = (signed or {}).get("intent")
+    cluster = _inner((signed or {}).get("sheet")).get("cluster")
+    count = _inner(cluster).get("gpus")
+    gpus = count if type(count) is int and 0 < count < 1 << 31 else 1
+    price = _inner(intent).get("price")
+    if isinstance(price, dict):
+        amount, currency = price.get("amount"), price.get("currency")
+    else:
+        amount, currency = price, _inner(intent).get("currency")
+    if not isinstance(amount, int | float) or isinstance(amount, bool) or not 0 <= amount < 1e12:
+        return gpus, None, ""
+    return gpus, float(amount), one_line(currency)[:8] if isinstance(currency, str) else ""
+
+
+def _inner(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def running(row: RunRow) -> bool:
@@ -200,26 +218,29 @@ def _state(
     """What became of it, as far as its files tell; whether it runs now is for the lock to say.
 
     A killed attempt says nothing. One that was left by an error in the script, or by `break`, says so in the
-    log, or (before that was logged) has written what it measured without having been asked to stop.
+    log and in `measured.json`.
     """
     if total is not None and step <= total:
         return "done"
     if not attempts:
         return "empty"
-    if log.ending == "left":
-        return "failed"
-    known = (measured or {}).get("attempts")
-    if log.ending != "stopped" and isinstance(known, dict) and str(attempts) in known:
-        return "failed"
-    return "interrupted"
+    ended = _inner(_inner(_inner(measured).get("attempts")).get(str(attempts))).get("ended")
+    return "failed" if log.ending == "left" or (ended == "left" and not log.ending) else "interrupted"
 
 
-def _machine_seconds(starts: dict[int, float | None], log: LogSummary) -> float:
-    """The attempts' time, from the start of each to its last line in the log; seconds."""
+def _machine_seconds(
+    starts: dict[int, float | None], log: LogSummary, measured: dict[str, Any] | None
+) -> float:
+    """The attempts' time, from the start of each to its last sign of life; an attempt that left none is 0."""
+    known = _inner(_inner(measured).get("attempts"))
     seconds = 0.0
-    for attempt, (first, last) in log.times.items():
-        begun = starts.get(attempt)
-        seconds += max(last - (first if begun is None else min(begun, first)), 0.0)
+    for attempt in {*log.times, *starts}:
+        entry = _inner(known.get(str(attempt)))
+        signs = [starts.get(attempt), *log.times.get(attempt, ())]
+        signs += [unix_time(entry.get(name)) for name in ("started", "opened", "written")]
+        times = [time for time in signs if time is not None]
+        if times:
+            seconds += max(times) - min(times)
     return seconds
 
 
@@ -232,6 +253,18 @@ def read_object(
     except FileNotFoundError:
         if needed:
             notes.add(f"{name}: there is none")
+    except LoadsheetError as error:
+        notes.add(error)
+    return None
+
+
+def _sheet(inside: Inside, notes: Notes) -> dict[str, Any] | None:
+    """The signed sheet; None, and a note, if it is not as it was signed."""
+    found = read_object(inside, "sheet.json", signature.MAX_BYTES, notes)
+    if found is None:
+        return None
+    try:
+        return signature.check(found, "sheet.json")
     except LoadsheetError as error:
         notes.add(error)
     return None

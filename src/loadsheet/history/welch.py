@@ -35,6 +35,14 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(len(values), fmean(values), deviation, min(values), max(values))
 
 
+def p_value(a: Spread, b: Spread) -> float | None:
+    """The two-sided p of no difference between the means, as in `welch`; None where nothing can be said."""
+    if a.deviation is None or b.deviation is None or a.deviation == b.deviation == 0:
+        return None
+    error = standard_error(a.deviation, a.n, b.deviation, b.n)
+    return two_sided_p((a.mean - b.mean) / error, degrees_of_freedom(a.deviation, a.n, b.deviation, b.n))
+
+
 def standard_error(deviation_a: float, n_a: int, deviation_b: float, n_b: int) -> float:
     """The standard error of a difference of means: √(s_a²/n_a + s_b²/n_b).
 
@@ -80,15 +88,15 @@ def welch(a: Spread, b: Spread, confidence: float = 0.95) -> Welch | None:
     values of a group to be independent and roughly normal, which three of them cannot show.
     Raises BadInput for a confidence that is none. Source: Welch 1947, as in `standard_error`.
     """
-    if a.deviation is None or b.deviation is None or a.deviation == b.deviation == 0:
+    p = p_value(a, b)
+    if p is None or a.deviation is None or b.deviation is None:
         quantile(confidence, 1.0)  # a confidence that is none is an error even so
         return None
     error = standard_error(a.deviation, a.n, b.deviation, b.n)
     df = degrees_of_freedom(a.deviation, a.n, b.deviation, b.n)
     difference = a.mean - b.mean
     half = quantile(confidence, df) * error
-    t = difference / error
-    return Welch(difference, difference - half, difference + half, t, df, two_sided_p(t, df), confidence)
+    return Welch(difference, difference - half, difference + half, difference / error, df, p, confidence)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
