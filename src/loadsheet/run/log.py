@@ -55,6 +55,7 @@ class Log:
         self.difference: Difference | None = None
         self._next = -1  # the lowest step that may be written; -1 before `resume`
         self._from = 0
+        self.repeated = 0  # steps that an earlier attempt logged and this one runs again
         self._earlier: dict[int, dict[str, Any]] = {}  # what an earlier attempt wrote for steps to come
         self._last_earlier = -1
         self._current: dict[str, Any] = {}  # what this attempt wrote for step `_next`, while it is compared
@@ -96,6 +97,7 @@ class Log:
             )
         self._earlier = superseded(self.path, step, since=min(since, size), end=size) if size else {}
         self._last_earlier = max(self._earlier, default=-1)
+        self.repeated = max(self._last_earlier + 1 - step, 0)
         self._next = self._from = step
         head = {"event": "resume", "attempt": self.attempt, "time": time.time(), "from": step}
         self._append(_encode(head) + b"\n", durable=True)

@@ -8,16 +8,17 @@ the disk takes it, and makes even a script that seeds nothing resume exactly.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from loadsheet.errors import BadInput, shorten
+from loadsheet.errors import BadInput, LoadsheetError, shorten
 from loadsheet.run import ending
 from loadsheet.run.batches import Batches
 from loadsheet.run.checkpoint import CheckpointStore
@@ -26,13 +27,14 @@ from loadsheet.run.errors import Busy, RunError, RunWarning
 from loadsheet.run.isolate import isolated, mix
 from loadsheet.run.load import put_weights, state_of
 from loadsheet.run.log import Log
-from loadsheet.run.measured import Clock, write_measured
+from loadsheet.run.measured import Clock, attempt_entry, parameters_of, write_measured
 from loadsheet.run.mirror import Mirror
 from loadsheet.run.notices import Notices, Where
 from loadsheet.run.policy import MTBF, Policy
 from loadsheet.run.progress import Progress
 from loadsheet.run.retention import Wanted
 from loadsheet.run.saves import Saves
+from loadsheet.run.sheetfile import Facts, Source, adopt
 from loadsheet.run.signals import StopSignals
 from loadsheet.run.state import Keeper
 
@@ -54,6 +56,9 @@ class Run:
         self._batches: dict[str, Batches] = {}
         self._signals = StopSignals()
         self._clock = Clock()
+        self._sheet: Facts | None = None  # the signed sheet, if there is one
+        self._span = (0, 0)  # the steps of this attempt: begun with, completed
+        self._ended: str | None = None
         self._start_from: Old | None = None
         self._saves: Saves | None = None
         self._mirror: str | os.PathLike[str] | None = None
@@ -72,6 +77,7 @@ class Run:
         start_from: Old | None = None,
         mirror: str | os.PathLike[str] | None = None,
         mirror_options: dict[str, Any] | None = None,
+        sheet: Source | None = None,
         notice: Where | None = None,
         durable_log: bool = False,
         wait: float = 60.0,
@@ -84,11 +90,12 @@ class Run:
         `start_from`: an older run, or (run, step), whose weights a new run begins with.
         `mirror`: where a copy is kept, `s3://…`, `gs://…`, `az://…` or a path; a machine with an empty disk
         goes on from there. `mirror_options` are passed on to obstore (endpoint, region, ...).
+        `sheet`: a signed sheet, its file or what `ls.sign` returned; a copy stays with the run, for `close`.
         `notice`: where to hear that the machine will go, a JSON file or a callable; by default the file
         that `LOADSHEET_NOTICE` names. `durable_log`: each record survives a loss of power when `log`
         returns. `wait`: seconds to wait for another process that has the run. `progress` False: silence.
         Raises BadInput for the config, ForeignConfig if the directory belongs to another, Busy if another
-        process has it (left uncaught, exit status 2), MirrorFailed.
+        process has it (left uncaught, exit status 2), BadFile for a sheet that was edited, MirrorFailed.
         """
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:
             raise RunError(
@@ -103,12 +110,13 @@ class Run:
             raise
         try:
             CheckpointStore(directory.checkpoints).sweep()
+            facts = adopt(sheet, directory.path)
             log = Log(directory.log_path, directory.attempt, durable=durable_log)
         except BaseException:
             directory.close()
             raise
         run = cls(directory, log, Notices(notice), shown)
-        run._start_from = start_from
+        run._start_from, run._sheet = start_from, facts
         run._mirror, run._mirror_options = mirror, mirror_options
         return run
 
@@ -196,6 +204,7 @@ class Run:
             mirror_options=self._mirror_options,
         )
         start, resumed = self._restore(saves.store, total)
+        self._log.event("steps", total=total)
         self._saves = saves
         return self._loop(start, total, saves, resumed)
 
@@ -226,8 +235,9 @@ class Run:
 
     def _loop(self, start: int, total: int, saves: Saves, resumed: bool) -> Iterator[int]:
         batches = self._batches.values()
-        self._clock = Clock()
-        self._looping = True
+        self._span = (self._span[0] if self._clock.seconds else start, start)
+        saves.on_durable = self._measure
+        self._looping, self._ended = True, "left"
         self._signals = StopSignals(tell=self._progress.terminal)
         self._signals.install()
         self._notices.start()
@@ -242,10 +252,12 @@ class Run:
                 yield step
                 self._clock.end(batches)
                 completed = step + 1
+                self._span = (self._span[0], completed)
                 if step == start:
                     self._keeper.seal()
                 self._log.end_step()
                 saves.check()
+                self._tell_saves(saves)
                 if completed == total:
                     break
                 if (why := self._asked_to_stop(completed, saves)) is not None:
@@ -254,17 +266,22 @@ class Run:
                     saves.take(completed)
                 self._progress.update(completed, self._values)
             saves.finish(total)
-            self._step = total
+            self._tell_saves(saves)
+            self._step, self._ended = total, "done"
             if self._signals.received is not None:
                 # What comes after the loop is done by the next attempt, which finds the run complete.
                 self._stop(total, saves, ending.by_signal(self._signals.received))
+        except GeneratorExit:  # the body was left: by an error, or by `break`
+            with suppress(LoadsheetError):  # the error is what counts, not that it cannot be noted
+                self._log.event("left", step=completed)
+            raise
         finally:
             self._looping = False
             self._progress.clear()
             saves.close()
             self._notices.stop()
             self._signals.remove()
-            self._record(start, completed, saves)
+            self._record()
             for each in batches:
                 each.close()
 
@@ -294,27 +311,46 @@ class Run:
         """Save unless a notice came too late for that, and raise Stopped."""
         if why.save:
             saves.take(completed, wait=True)
-        newest = saves.newest
+        self._tell_saves(saves)
+        newest, self._ended = saves.newest, "stopped"
         self._log.event("stopped", step=newest, reason=why.reason)
         self._progress.say(
             f"stopped by {why.reason} after {completed} steps; the same command goes on from step {newest}"
         )
         raise why.stopped(newest)
 
-    def _record(self, start: int, completed: int, saves: Saves) -> None:
-        if not self._clock.seconds:
-            return
-        try:
-            write_measured(
-                self.path,
-                attempt=self.attempt,
-                start=start,
-                steps=completed,
-                clock=self._clock,
-                saves=saves.history,
+    def _tell_saves(self, saves: Saves) -> None:
+        """Note in the log what became durable since; in this thread, which alone writes to it."""
+        for save in saves.news():
+            self._log.event(
+                "checkpoint", step=save.step, bytes=save.nbytes, stall=save.stall, total=save.total
             )
+
+    def _record(self) -> None:
+        """Write down what was measured, with a warning if that cannot be done."""
+        try:
+            self._measure(self._ended)
         except OSError as error:
             warnings.warn(f"measured.json: not written: {error.strerror}", RunWarning, stacklevel=3)
+        except RunError as error:  # the run has another owner, or is gone: it is not ours to write
+            warnings.warn(f"measured.json: not written: {error}", RunWarning, stacklevel=3)
+
+    def _measure(self, ended: str | None = None) -> None:
+        """What this attempt has measured so far, into `measured.json`; in the saver's thread too."""
+        if not self._clock.seconds or self._saves is None:
+            return
+        self._directory.check_owner()
+        entry = attempt_entry(
+            self._clock,
+            self._saves.history,
+            start=self._span[0],
+            steps=self._span[1],
+            lost=self._log.repeated,
+            ended=ended,
+            facts=self._sheet,
+            parameters=parameters_of(self._keeper.objects),
+        )
+        write_measured(self.path, self.attempt, entry)
 
     # --- inside a step ------------------------------------------------------------------------------------
 
@@ -331,6 +367,8 @@ class Run:
             )
         self._log.write(self._step, values, timing)
         self._values.update(values)
+        if "tokens" in values:
+            self._clock.tokens.log(values["tokens"])
 
     @contextmanager
     def aside(self, seed: int | None = None) -> Iterator[None]:
@@ -351,6 +389,10 @@ class Run:
         """Finish the log and give the run back; a second call does nothing."""
         if self._saves is not None:
             self._saves.close()
+        if self._ended is not None and not self._looping:  # what came after the loop belongs to the attempt
+            with contextlib.suppress(OSError, RunError):  # said once, when the loop ended
+                self._measure(self._ended)
+            self._ended = None
         for batches in self._batches.values():
             batches.close()
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal
 
 from loadsheet.errors import LoadsheetError
@@ -38,6 +40,8 @@ class Saves:
         self._keeper = keeper
         self._policy = policy
         self._begun: int | None = None  # the step of the last save that was begun
+        self._told = 0  # how many saves `news` has given
+        self.on_durable: Callable[[], None] | None = None  # called in the thread that saves
         best = None if keep_best is None else Best.parse(keep_best)
         self.store = CheckpointStore(
             directory.checkpoints,
@@ -60,11 +64,15 @@ class Saves:
             self.store,
             fence=directory.check_owner,
             attempt=directory.attempt,
-            on_committed=None if self._mirror is None else lambda step, _: self._push(step),
+            on_committed=lambda step, _: self._committed(step),
             on_failure=when_save_fails,
         )
 
-    def _push(self, step: int) -> None:
+    def _committed(self, step: int) -> None:
+        """In the saver's thread: a checkpoint is durable."""
+        if self.on_durable is not None:
+            with contextlib.suppress(OSError, LoadsheetError):  # the loop says it at its end
+                self.on_durable()
         if self._mirror is not None:
             self._mirror.push(step)
 
@@ -72,6 +80,12 @@ class Saves:
     def history(self) -> list[SaveTimes]:
         """What each save took."""
         return self._saver.history
+
+    def news(self) -> list[SaveTimes]:
+        """The saves that became durable since this was asked last."""
+        found = self._saver.history[self._told :]
+        self._told += len(found)
+        return found
 
     @property
     def newest(self) -> int:
