@@ -292,7 +292,7 @@ def test_wrong_command(args: tuple[str, ...], words: str) -> None:
 def test_help(command: str) -> None:
     """Every command explains itself, and its errors say where."""
     assert f"Usage: loadsheet {command}" in answered(command, "--help").stdout
-    refused(command, "--nope", words=f"`loadsheet {command} --help`")
+    refused(command, "--zzzz", words=f"`loadsheet {command} --help`")
 
 
 def test_nothing_found_is_an_answer() -> None:

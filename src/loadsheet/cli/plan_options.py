@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,7 +17,10 @@ from loadsheet.hardware import gpus as all_gpus
 from loadsheet.money.price import Price, cheapest, parse_price, read_price_file
 from loadsheet.sheet import Sheet, plan
 from loadsheet.sheet.calibration import read_calibration
-from loadsheet.units import parse_count, parse_share
+from loadsheet.units import parse_count, parse_duration, parse_share
+
+if TYPE_CHECKING:
+    from loadsheet.sheet.spot import Interruptions
 
 _TRAIN = "Training: "
 _SERVE = "Serving: "
@@ -68,6 +71,14 @@ _OPTIONS = (
         "(in the instance), per (`gpu` or `instance`: what the price is for), currency, provider, region, spot "
         "(yes/no), date.",
     ),
+    click.option(
+        "--mtbf",
+        help=_TRAIN
+        + "one interruption so often, such as 6h, for all GPUs together: adds the hours and the cost on "
+        "spot machines. Needs --save, --tokens and a price.",
+    ),
+    click.option("--save", help="With --mtbf: how long a save stops the training, such as 30s."),
+    click.option("--restart", help="With --mtbf: from a new machine to the first step. [10min]"),
     click.option("--spot", is_flag=True, help="Let rows marked spot count in the price file."),
     click.option("--precision", help=_TRAIN + "mixed, amp, fp8, megatron, pure-bf16, fp32. [mixed]"),
     click.option(
@@ -151,7 +162,12 @@ def sheets_of(
         price_of = _prices(options, alone=len(chosen) == 1)
         warn_shadowed(model)
         found = find_model(model)
-        sheets = [plan(found, each, count, price=price_of(each, count), **settings) for each in chosen]
+        spot = _interruptions(settings)
+        sheets = []
+        for each in chosen:
+            price = price_of(each, count)
+            taken = spot if price is not None or len(chosen) == 1 else None
+            sheets.append(plan(found, each, count, price=price, interruptions=taken, **settings))
     for message in dict.fromkeys(w for s in sheets for w in s.warnings):
         warn(message)
     return sheets
@@ -194,6 +210,23 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
             if name in out:
                 out[name] = parse(out[name], name)
     return out
+
+
+def _interruptions(settings: dict[str, Any]) -> Interruptions | None:
+    """What `settings` says of interruptions, taken out of them; BadInput for half of it."""
+    found = {n: settings.pop(n) for n in ("mtbf", "save", "restart") if n in settings}
+    if not found:
+        return None
+    for name in ("mtbf", "save"):
+        if name not in found:
+            given = next(iter(found))
+            raise BadInput(
+                f"--{given}: got one without --{name}, expected both",
+                "`loadsheet odds --help` says what they are; `loadsheet rehearse` measures a save",
+            )
+    from loadsheet.sheet.spot import Interruptions
+
+    return Interruptions(**{name: parse_duration(text, f"--{name}") for name, text in found.items()})
 
 
 def _prices(options: dict[str, Any], *, alone: bool) -> Callable[[Gpu, int], Price | None]:

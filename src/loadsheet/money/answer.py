@@ -18,8 +18,8 @@ from loadsheet.money.interruptions import (
     passage,
     stationary_wait,
 )
-from loadsheet.money.interval import daly, exact, young
-from loadsheet.money.question import Question, best_every
+from loadsheet.money.interval import best_every, daly, exact, young
+from loadsheet.money.question import Question
 
 if TYPE_CHECKING:
     from loadsheet.money.odds import Law, Probability, Sample

@@ -38,6 +38,8 @@ STRESS: Final = ((0.6, 0.14), (0.4, 2.3))
 WEATHER: Final = ((0.5, 1.5), (1.5, 0.5))
 #: how much more than the formula replays of those traces cost at worst (2026-11-29; at best 1 % more)
 REPLAY_MARGIN: Final = 1.09
+#: from a new machine to the first step (boot, pull, load, warm up) where nobody says: an assumption; seconds
+RESTART: Final = 600.0
 #: a stretch that needs this many times its own length on average is one that never ends
 NEVER: Final = 1000.0
 

@@ -101,3 +101,17 @@ def in_steps(seconds: float, step_seconds: float, *, up: bool = False) -> int:
     """
     steps = seconds / step_seconds
     return max(math.ceil(steps - 1e-9) if up else round(steps), 1)
+
+
+def best_every(work: float, save: float, mtbf: float, notice_works: float, commit: float) -> float:
+    """The exact optimum, seconds, or what is near it and divides the work into equal parts.
+
+    Never less than the commit latency: saves would wait for one another.
+
+    >>> round(best_every(86400, 300, 21600, 0, 0))
+    3456
+    """
+    least: float = max(exact(save, mtbf, notice_works), commit) or 1.0
+    if least >= work:
+        return work
+    return work / max(math.floor(work / least) if least == commit else round(work / least), 1)

@@ -10,15 +10,13 @@ from typing import Any, Final
 
 from loadsheet.errors import BadFile, BadInput, shorten
 from loadsheet.money.bill import Bill
-from loadsheet.money.interruptions import Job, combined
-from loadsheet.money.interval import exact, in_steps
+from loadsheet.money.interruptions import RESTART, Job, combined
+from loadsheet.money.interval import best_every, in_steps
 from loadsheet.money.rates import Rate
 from loadsheet.money.traces import Trace
 from loadsheet.safejson import load_json
 from loadsheet.units import format_duration
 
-#: what is taken where nobody says anything; seconds
-RESTART: Final = 600.0
 #: AWS gives two minutes; Google and Azure thirty seconds (2026-11)
 NOTICE: Final = 120.0
 JOBS: Final = 100_000
@@ -163,20 +161,6 @@ def ask(
         step_seconds=step,
         notes=tuple(notes),
     )
-
-
-def best_every(work: float, save: float, mtbf: float, notice_works: float, commit: float) -> float:
-    """The exact optimum, seconds, or what is near it and divides the work into equal parts.
-
-    Never less than the commit latency: saves would wait for one another.
-
-    >>> round(best_every(86400, 300, 21600, 0, 0))
-    3456
-    """
-    least: float = max(exact(save, mtbf, notice_works), commit) or 1.0
-    if least >= work:
-        return work
-    return work / max(math.floor(work / least) if least == commit else round(work / least), 1)
 
 
 def _needed(inputs: Inputs, trace: Trace | None, rate: Rate | None, notes: list[str]) -> None:

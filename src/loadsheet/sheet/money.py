@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadsheet.ledger import Estimate, Item
 from loadsheet.money.price import Price, cost_per_million_tokens, training_cost
 from loadsheet.sheet.compute import Compute
+
+if TYPE_CHECKING:
+    from loadsheet.sheet.spot import Interrupted, Interruptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class Money:
     gpu_hours: Estimate | None
     cost: Item | None
     per_million_tokens: Item
+    interruptions: Interrupted | None = None  # only where they were asked for
 
     def to_json(self) -> dict[str, Any]:
         """Price, hours, cost and cost per million tokens."""
@@ -28,11 +32,12 @@ class Money:
             "gpu_hours": None if self.gpu_hours is None else self.gpu_hours.to_json(),
             "cost": None if self.cost is None else self.cost.estimate.to_json(),
             "per_million_tokens": self.per_million_tokens.estimate.to_json(),
+            "interruptions": None if self.interruptions is None else self.interruptions.to_json(),
         }
 
 
-def money(compute: Compute, price: Price, gpus: int) -> Money:
-    """Multiply the hours by the price."""
+def money(compute: Compute, price: Price, gpus: int, spot: Interruptions | None = None) -> Money:
+    """Multiply the hours by the price; with interruptions, BadInput if the run would never finish."""
     cost = None if compute.gpu_hours is None else training_cost(compute.gpu_hours, price)
     mid = compute.step_seconds.mid
     rate = compute.tokens_per_second
@@ -43,4 +48,9 @@ def money(compute: Compute, price: Price, gpus: int) -> Money:
         compute.step_seconds.reason,
     )
     each = cost_per_million_tokens(spread, gpus, price)
-    return Money(price, compute.gpu_hours, cost, each)
+    taken = None
+    if spot is not None:
+        from loadsheet.sheet.spot import interrupted
+
+        taken = interrupted(compute, price, gpus, spot)
+    return Money(price, compute.gpu_hours, cost, each, taken)

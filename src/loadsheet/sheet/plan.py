@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadsheet.arch.families import contradicted
 from loadsheet.arch.model import Model
@@ -25,6 +25,9 @@ from loadsheet.sheet.calibration import Calibration, Runs, choose, read_calibrat
 from loadsheet.sheet.compute import Compute, serving_compute, training_compute, training_peak
 from loadsheet.sheet.money import Money, money
 from loadsheet.units import GB, GIB
+
+if TYPE_CHECKING:
+    from loadsheet.sheet.spot import Interruptions
 
 SCHEMA = 1
 #: options of other tools' users that mean a split over GPUs; they are not modelled yet and must not pass
@@ -109,10 +112,11 @@ class Sheet:
         price: Price | None,
         options: Mapping[str, Any],
         closed: Runs | None = None,
+        interruptions: Interruptions | None = None,
     ) -> None:
         self.model, self.recipe, self.gpu, self.gpus, self.price = model, recipe, gpu, gpus, price
         self.options = dict(options)
-        self.closed = closed
+        self.closed, self.interruptions = closed, interruptions
         self.calibration: Calibration | None = None
         if isinstance(recipe, Training):
             if closed is not None:
@@ -131,7 +135,7 @@ class Sheet:
             marketed = gpu.memory_marketed_gb * GIB
         self.memory = Memory(account, marketed, gpu.memory_usable_bytes)
         self.verdict = verdict_of(self.memory.peak, gpu.memory_usable_bytes)
-        self.money: Money | None = None if price is None else money(self.compute, price, gpus)
+        self.money: Money | None = None if price is None else money(self.compute, price, gpus, interruptions)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -206,6 +210,7 @@ class Sheet:
             self.gpus if gpus is None else gpus,
             price=self.price,
             calibration=self.closed,
+            interruptions=self.interruptions,
             **{**self.options, **options},
         )
 
@@ -287,6 +292,7 @@ def plan(
     *,
     price: Any = None,
     calibration: str | os.PathLike[str] | Runs | None = None,
+    interruptions: Interruptions | None = None,
     **options: Any,
 ) -> Sheet:
     """The sheet for a model (preset, path, config dict or Model) on a GPU.
@@ -295,6 +301,7 @@ def plan(
     tokens; `gpus` > 1 means as many replicas (data parallel). Options are those of `Training` and
     `Serving`; what is left out takes its default and is listed in `recipe.defaulted`. `price` is per GPU
     hour. `calibration` is a file of closed runs, whose MFU takes the place of the default.
+    `interruptions` adds what a whole training run takes and costs on machines that are taken away.
 
     Raises UnknownModel, UnknownGpu, UnknownKey with the nearest names; BadInput for senseless values.
     """
@@ -317,5 +324,11 @@ def plan(
             f"calibration: got {shorten(closed.file)}, expected only with a task that trains, not `serve`",
             "closed runs say how fast training is",
         )
+    if interruptions is not None and (isinstance(made, Serving) or money_per_hour is None):
+        got = "a task that serves" if isinstance(made, Serving) else "no price"
+        raise BadInput(
+            f"mtbf: got {got}, expected a training run and a price",
+            "`loadsheet odds --work 24h` counts without a model",
+        )
     given = {k: v for k, v in {"task": task, **options}.items() if v is not None}
-    return Sheet(found, made, hardware, count, money_per_hour, given, closed)
+    return Sheet(found, made, hardware, count, money_per_hour, given, closed, interruptions)

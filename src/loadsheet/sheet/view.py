@@ -405,7 +405,12 @@ def _money(sheet: Any, width: int) -> list[str]:
             text += f" ({format_money(cost.low)} – {format_money(cost.high)})"
         text += "; "
     text += f"{format_money(each.mid, currency)} per million tokens"
-    return wrap(text, width, "       ")
+    lines = wrap(text, width, "       ")
+    return (
+        lines
+        if m.interruptions is None
+        else [*lines, *wrap(m.interruptions.text(currency), width, "       ")]
+    )
 
 
 def working(sheet: Any, width: int) -> list[str]:
@@ -424,8 +429,12 @@ def working(sheet: Any, width: int) -> list[str]:
     lines.append(" Time")
     lines += explain(Ledger("time", sheet.compute.time_items, "s"), width)
     if sheet.money is not None:
-        items = tuple(i for i in (sheet.money.cost, sheet.money.per_million_tokens) if i is not None)
+        m = sheet.money
+        spot = () if m.interruptions is None else (m.interruptions.cost,)
+        items = tuple(i for i in (m.cost, m.per_million_tokens, *spot) if i is not None)
         lines.append(" Money")
+        if m.interruptions is not None:
+            lines += explain(Ledger("hours", (m.interruptions.gpu_hours,), "GPU hours"), width)
         lines += explain(Ledger("money", items, sheet.money.price.currency or "units"), width)
     return [*lines, ""]
 
