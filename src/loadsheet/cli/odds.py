@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
 from loadsheet.cli.output import show, show_json, warn, width
-from loadsheet.errors import BadInput, shorten
+from loadsheet.errors import BadInput, LoadsheetError, shorten
 from loadsheet.money.price import parse_price
 from loadsheet.units import parse_bytes, parse_count, parse_duration, parse_share
 
@@ -86,6 +87,7 @@ def command(
     Needs --work, --save and --mtbf, or files that tell them. Prices are yours. The answer holds for
     interruptions that come at random; what real ones do to it stands beside it as `stressed`.
     """
+    _needs("loadsheet.money.odds", "odds")
     from loadsheet.money.answer import Odds
     from loadsheet.money.question import Inputs, ask, from_rehearsal, from_sheet
     from loadsheet.money.traces import read_trace
@@ -119,6 +121,16 @@ def command(
 
         draw(odds, plot)
     return 0
+
+
+def _needs(module: str, extra: str) -> None:
+    """LoadsheetError with what to install if a module lacks the library that it is built on."""
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise LoadsheetError(
+            f"odds: {error.name or module} is not installed", f"pip install 'loadsheet[{extra}]'"
+        ) from None
 
 
 def _as_option(error: BadInput) -> BadInput:
@@ -171,6 +183,7 @@ def _one_currency(known: str, new: str, what: str) -> str:
 
 def _history(inputs: Any, root: str, word: str) -> Any:
     """What a run tells: its save and step times into `inputs`; how often its machines went."""
+    _needs("loadsheet.history.exposure", "run")
     from loadsheet.history.exposure import exposure
     from loadsheet.money.rates import rate
 
