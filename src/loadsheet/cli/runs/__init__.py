@@ -13,8 +13,12 @@ from loadsheet.errors import UnknownKey
 #: subcommand -> module under `loadsheet.cli.runs`, which holds it as `command`; and its line in the list
 SUBCOMMANDS = {
     "compare": "Runs beside each other, or groups of seeds: configs, curves, is it really better.",
+    "export": "Markdown, CSV, JSON, TensorBoard's event files, `model.safetensors`.",
+    "gc": "What a retention rule would free; asks, then deletes.",
     "list": "A table of all runs: what differs, how far, how good, what it cost.",
+    "plot": "Curves, on the terminal or as PNG, SVG or PDF.",
     "show": "One run: attempts, events, metrics, checkpoints, what was measured.",
+    "verify": "Is what a run left whole: checksums, log, config, attempts.",
 }
 
 
@@ -48,6 +52,33 @@ def root_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """The option `--runs DIR`, the same for every subcommand; the parameter is `root`."""
     option = click.option("--runs", "root", default="runs", metavar="DIR", help="The folder of runs. [runs]")
     return option(function)
+
+
+def measured(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say by which number runs are compared: `metric`, `mode`, `value`."""
+    for option in (
+        click.option("--value", help="Of each run its best value, or its last: best, last. [best]"),
+        click.option("--mode", help="Which is best: min, max. [by the name]"),
+        click.option("--metric", help="The logged number that says how good a run is. [by the names]"),
+    ):
+        function = option(function)
+    return function
+
+
+def seed_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of groups of seeds: `seed_key`, `unfinished`, `confidence`."""
+    for option in (
+        click.option("--confidence", default="0.95", metavar="SHARE", help="Of the intervals. [0.95]"),
+        click.option("--unfinished", is_flag=True, help="Let runs count that are not done."),
+        click.option(
+            "--seed-key",
+            multiple=True,
+            metavar="KEY",
+            help="A further key that is a seed; may be repeated. [seed]",
+        ),
+    ):
+        function = option(function)
+    return function
 
 
 @click.group(name="runs", cls=Runs)
