@@ -178,6 +178,7 @@ class _Check:
             yield Finding("log", "ok", nbytes=found.offset)
 
     def _attempts(self) -> Iterator[Finding]:
+        self.inside.folder("provenance")
         notes = Notes()
         self.numbers = attempt_numbers(self.inside, notes)
         for line in notes.lines:

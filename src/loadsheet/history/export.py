@@ -1,4 +1,4 @@
-"""A run as CSV or JSON, one record per step, and runs as a table in Markdown.
+"""Runs as CSV or JSON, one record per step.
 
 Numbers that are not finite are told apart everywhere: CSV and JSON have the words NaN, Infinity and
 -Infinity, in JSON as texts, which is how the log itself writes them (a text that says one of these words
@@ -11,7 +11,6 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -19,7 +18,8 @@ import msgspec
 
 from loadsheet.history.index import RunRow
 from loadsheet.history.logs import Quiet
-from loadsheet.run.reading import NON_FINITE, log_path
+from loadsheet.history.plot_curves import log_of
+from loadsheet.run.reading import NON_FINITE
 
 _FIRST: Final = ("run", "step", "attempt", "time")
 #: a spreadsheet runs what begins with one of these (OWASP, "CSV Injection"; the last four are full-width)
@@ -38,7 +38,7 @@ def csv_parts(rows: Sequence[RunRow]) -> Iterator[bytes]:
     """
     names, ends = set[str](), {}
     for row in rows:
-        with Quiet(log_path(row.path)) as reader:
+        with Quiet(log_of(row.path)) as reader:
             ends[row.path] = reader.end
             for batch in reader.records(restore=False):
                 for record in batch:
@@ -51,7 +51,7 @@ def csv_parts(rows: Sequence[RunRow]) -> Iterator[bytes]:
     writer.writerow([cell(name) for name in columns])
     for row in rows:
         # not more than was seen above: a run that goes on may log new names
-        with Quiet(log_path(row.path), 0, ends[row.path]) as reader:
+        with Quiet(log_of(row.path), 0, ends[row.path]) as reader:
             for batch in reader.records(restore=True):
                 for record in batch:
                     values = {**flat(record), "run": row.fingerprint}
@@ -135,39 +135,10 @@ def json_parts(rows: Sequence[RunRow]) -> Iterator[bytes]:
         }  # fmt: skip
         yield (b",\n" if number else b"\n") + encode(head)[:-1] + b', "records": ['
         between = b"\n"
-        with Quiet(log_path(row.path)) as reader:
+        with Quiet(log_of(row.path)) as reader:
             for batch in reader.records(restore=False):
                 for at in range(0, len(batch), _BATCH):
                     yield between + b",\n".join(map(encode, batch[at : at + _BATCH]))
                     between = b",\n"
         yield b"]}"
     yield b"\n]}\n"
-
-
-# --- Markdown -----------------------------------------------------------------------------------------------
-
-_SPECIAL: Final = re.compile(r"([\\`*\[\]<>|~#&@$])|(?<![^\W_])_|_(?![^\W_])")
-
-
-def escaped(text: str) -> str:
-    r"""Text as it stands in a Markdown cell: shown as it is, on one line.
-
-    >>> print(escaped("a|b_c"), escaped("_x_ <b>"))
-    a\|b_c \_x\_ \<b\>
-    """
-    return _SPECIAL.sub(lambda match: f"\\{match[0]}", " ".join(text.split()))
-
-
-def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """The lines of a table whose first `left` columns stand to the left, the others to the right."""
-    rows = [[escaped(text) for text in row] for row in (head, *body)]
-    widths = [max(3, *(len(row[n]) for row in rows)) for n in range(len(head))]
-    rule = ["-" * w if n < left else "-" * (w - 1) + ":" for n, w in enumerate(widths)]
-    lines = []
-    for row in (rows[0], rule, *rows[1:]):
-        cells = [
-            text.ljust(w) if n < left else text.rjust(w)
-            for n, (text, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines

@@ -46,7 +46,9 @@ def whole_file(path: Path, *, force: bool, what: str = "--out") -> Iterator[Path
     check_free(path, force=force, what=what)
     aside = path.with_name(f".{path.name[:100]}-{os.urandom(4).hex()}.unfinished")
     try:
+        mode = _created(aside)
         yield aside
+        os.chmod(aside, mode)  # a library may have put a file of its own there
         _sync(aside)
         if not force:
             check_free(path, force=False, what=what)  # it may have come to be while this one was written
@@ -63,11 +65,20 @@ def whole_file(path: Path, *, force: bool, what: str = "--out") -> Iterator[Path
 def write_file(path: Path, parts: Iterable[bytes], *, force: bool, what: str = "--out") -> int:
     """A file of these bytes, as `whole_file`; their number."""
     nbytes = 0
-    with whole_file(path, force=force, what=what) as aside, aside.open("xb") as file:
+    with whole_file(path, force=force, what=what) as aside, aside.open("wb") as file:
         for part in parts:
             file.write(part)
             nbytes += len(part)
     return nbytes
+
+
+def _created(path: Path) -> int:
+    """The permissions that a new file has here; it is there, empty, from now on."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(fd).st_mode)
+    finally:
+        os.close(fd)
 
 
 def _sync(path: Path) -> None:
@@ -85,3 +96,12 @@ def _unwritable(path: Path, error: Exception, what: str) -> LoadsheetError:
     if number == errno.ENAMETOOLONG:
         hint = "a shorter name"
     return BadInput(f"{what}: got `{shorten(str(path))}` ({reason}), expected to write there", hint)
+
+
+def make_folder(path: Path, what: str = "--out") -> Path:
+    """The folder, made with those above it if need be. Raises BadInput."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error, what) from None
+    return path

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from loadsheet.errors import BadInput, LoadsheetError, shorten
+from loadsheet.errors import BadFile, BadInput, LoadsheetError, shorten
 from loadsheet.history.export_file import check_free, whole_file
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def write_weights(
         ) from None
     from loadsheet.run.load import state_of
 
+    _check_files(run / "checkpoints")
     state = state_of(run, which, metric, mode)
     modules = [n for n in state.names if state.kind(n) == "module"]
     name = _chosen(modules, name)
@@ -69,6 +70,26 @@ def write_weights(
         save_file(tensors, aside, metadata=metadata)
         nbytes = aside.stat().st_size
     return Weights(state.step, name, len(tensors), aliases, left_out, nbytes)
+
+
+def _check_files(folder: Path) -> None:
+    """BadFile for a link that leads out of the folder, or a pipe or device where a file should be."""
+    from loadsheet.history.check_files import Guarded
+    from loadsheet.run.checkpoint import CheckpointStore, directory_name
+    from loadsheet.run.manifest import DOCUMENT, MANIFEST, TENSORS
+
+    guarded = Guarded(folder)
+    for step in CheckpointStore(folder, files=guarded).steps():
+        for name in (MANIFEST, DOCUMENT, TENSORS):
+            where = folder / directory_name(step) / name
+            try:
+                guarded.size(str(where))
+            except FileNotFoundError:
+                continue  # damaged: reading it says so, if it is the one asked for
+            except OSError as error:
+                raise BadFile(
+                    f"{directory_name(step)}/{name}: got `{error.strerror}`, expected a file of the run"
+                ) from None
 
 
 def _chosen(modules: list[str], name: str | None) -> str:

@@ -5,19 +5,25 @@ Nothing here draws: `plot` makes pictures of these, `plot_text` a page for the t
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from loadsheet.errors import BadInput, UnknownKey, shorten
+from loadsheet.errors import BadFile, BadInput, LoadsheetError, shorten
+from loadsheet.history.configs import cell, differing, flat, short_names
+from loadsheet.history.inside import Inside
 from loadsheet.history.logs import Quiet
+from loadsheet.history.rows import RunRow
 from loadsheet.run.columns import read_columns
-from loadsheet.run.reading import log_path
+from loadsheet.run.errors import RunWarning
 
 By = Literal["step", "tokens", "time", "epoch"]
-_ALWAYS: Final = ("step", "attempt", "time")
+_MOST_KEYS: Final = 4  # of a config, in a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +78,40 @@ def exponential_average(values: Sequence[float], beta: float) -> list[float]:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def read_curves(path: Path, label: str, metrics: Sequence[str], axis: Axis, beta: float) -> list[Curve]:
-    """The curves of a run (its directory) for those of the metrics that it has logged.
+def labels(rows: Sequence[RunRow]) -> list[str]:
+    """A name for each run: its fingerprint, and where their configs differ its own values."""
+    configs = [flat(row.config) for row in rows]
+    keys = differing(configs)
+    names = short_names(keys)
+    out = []
+    for row, config in zip(rows, configs, strict=True):
+        told = [f"{names[key]}={cell(config[key], 16)}" for key in keys if key in config]
+        more = f" …{len(told) - _MOST_KEYS} more" if len(told) > _MOST_KEYS else ""
+        out.append(" ".join([row.fingerprint, *told[:_MOST_KEYS]]) + more)
+    return out
+
+
+def log_of(path: Path) -> Path:
+    """The log in a run directory. Raises BadFile if there is none, or something that must not be opened."""
+    try:
+        found = Inside(path).file("log.jsonl")
+    except FileNotFoundError:
+        raise BadFile(
+            f"run {shorten(path.name)}: got no log.jsonl, expected one: nothing was logged"
+        ) from None
+    if not found.is_file():
+        raise BadFile(f"{path.name}/log.jsonl: got something that is no file, expected a log")
+    return found
+
+
+def read_curves(row: RunRow, label: str, metrics: Sequence[str], axis: Axis, beta: float) -> list[Curve]:
+    """The curves of a run for those of the metrics that it has logged.
 
     Raises BadFile for a log that cannot be read, BadInput where the axis is not in it.
     """
+    path = log_of(row.path)
     columns = quiet_columns(path)
-    places = positions(columns, axis, path)
+    places = positions(columns, axis, row)
     starts = _resumed(path, columns, places)
     curves = []
     for metric in metrics:
@@ -105,52 +138,48 @@ def read_curves(path: Path, label: str, metrics: Sequence[str], axis: Axis, beta
 
 
 def quiet_columns(path: Path) -> dict[str, list[Any]]:
-    """The columns of a run's log; damaged lines are left out without a word, `runs verify` counts them."""
-    import warnings
-
-    from loadsheet.run.errors import RunWarning
-
+    """The columns of a log; damaged lines are left out without a word, `runs verify` counts them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RunWarning)
         return read_columns(path)
 
 
-def names_of(columns: Mapping[str, Sequence[Any]]) -> list[str]:
-    """The columns that hold numbers and can be drawn."""
-    return [
-        name
-        for name, values in columns.items()
-        if name not in _ALWAYS and any(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-    ]
-
-
-def unknown_metric(metric: str, known: Sequence[str]) -> UnknownKey:
-    """The error for a metric that no run has logged."""
-    return UnknownKey(metric, known or ["(nothing was logged)"], "metric")
-
-
-def positions(columns: Mapping[str, Sequence[Any]], axis: Axis, path: Path) -> list[float | None]:
+def positions(columns: Mapping[str, Sequence[Any]], axis: Axis, row: RunRow) -> list[float | None]:
     """Where each record stands on the axis; None where its column has no finite number.
 
-    Tokens are those that were logged as `tokens`, else tokens per step times completed steps; epochs those
-    logged as `epoch`; time is seconds since the run's first line, pauses included.
+    Tokens: completed steps times `axis.tokens_per_step`, else what was logged as `tokens`, else steps times
+    the `tokens_per_step` of the config or the signed sheet. Epochs: what was logged as `epoch`. Time: seconds
+    since the run's first line, pauses included. Raises BadInput for an axis that the run does not have.
     """
     if axis.by == "step":
         return [float(step) for step in columns["step"]]
     if axis.by == "time":
-        begun = _begun(path, columns)
+        begun = _begun(row, columns)
         return [t - begun if (t := _number(value)) is not None else None for value in columns["time"]]
-    if axis.by == "tokens" and axis.tokens_per_step is not None:
-        return [float((step + 1) * axis.tokens_per_step) for step in columns["step"]]
     name = "tokens" if axis.by == "tokens" else "epoch"
     found = next((columns[c] for c in (name, f"timing.{name}") if c in columns), None)
+    each = None
+    if axis.by == "tokens":
+        each = axis.tokens_per_step or (None if found is not None else _tokens_per_step(row))
+    if each is not None:
+        return [float((step + 1) * each) for step in columns["step"]]
     if found is None:
         hint = "give `--tokens-per-step N`, or log it: " if axis.by == "tokens" else "log it: "
         raise BadInput(
-            f"--by {axis.by}: got run {shorten(path.name)} without a logged `{name}`, expected one",
+            f"--by {axis.by}: got run {shorten(row.fingerprint)} without a logged `{name}`, expected one",
             f"{hint}run.log({name}=…); `--by step` is there always",
         )
     return [_number(value) for value in found]
+
+
+def _tokens_per_step(row: RunRow) -> int | None:
+    """Tokens per step as the config says, or the intent of the signed sheet."""
+    found = [value for key, value in flat(row.config).items() if key.rpartition(".")[2] == "tokens_per_step"]
+    if not found:
+        with contextlib.suppress(LoadsheetError, OSError):
+            intent = Inside(row.path).json("sheet.json", 16 << 20).get("intent")
+            found = [intent.get("tokens_per_step")] if isinstance(intent, dict) else []
+    return found[0] if len(found) == 1 and type(found[0]) is int and found[0] > 0 else None
 
 
 def _number(value: object) -> float | None:
@@ -159,23 +188,21 @@ def _number(value: object) -> float | None:
     return float(value) if abs(value) < 1e300 and math.isfinite(value) else None
 
 
-def _begun(path: Path, columns: Mapping[str, Sequence[Any]]) -> float:
+def _begun(row: RunRow, columns: Mapping[str, Sequence[Any]]) -> float:
     """The time of the first line of a log."""
-    for event in _resumes(path):
+    for event in _resumes(log_of(row.path)):
         if (time := _number(event.get("time"))) is not None:
             return time
     return next((t for value in columns["time"] if (t := _number(value)) is not None), 0.0)
 
 
 def _resumes(path: Path) -> list[dict[str, Any]]:
-    with Quiet(log_path(path)) as reader:
+    with Quiet(path) as reader:
         return [event for event in reader.events() if event.get("event") == "resume"]
 
 
 def _resumed(path: Path, columns: Mapping[str, Sequence[Any]], places: Sequence[float | None]) -> list[float]:
     """Where attempts after the first went on: the place of the first record from that step on."""
-    import bisect
-
     steps, found = columns["step"], []
     for event in _resumes(path)[1:]:
         start = event.get("from")

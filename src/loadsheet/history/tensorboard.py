@@ -18,7 +18,12 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+from loadsheet.history.logs import Quiet
+from loadsheet.history.plot_curves import log_of
+from loadsheet.history.rows import RunRow
 
 _POLYNOMIAL: Final = 0x82F63B78  # Castagnoli's, bits reversed: RFC 3720, appendix B.4
 _MASK: Final = 0xA282EAD8  # tensorflow/core/lib/hash/crc32c.h: a checksum is masked where it is stored
@@ -148,3 +153,45 @@ def event_file(records: Iterable[Mapping[str, Any]], start: float) -> Iterator[b
             yield framed(
                 scalar_event(float(time) if isinstance(time, int | float) else start, record["step"], values)
             )
+
+
+# --- a run ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of a run: its records, values that become infinite in 32 bits, names of what is no number."""
+
+    records: int = 0
+    too_large: int = 0
+    texts: set[str] = field(default_factory=set)
+
+
+def records(row: RunRow) -> Counts:
+    """What of a run can be stored, and what cannot. Raises BadFile."""
+    counts = Counts()
+    for record in _records(row):
+        counts.records += 1
+        counts.too_large += sum(map(overflows, numbers(record).values()))
+        counts.texts |= {
+            name
+            for name, value in record.items()
+            if name not in ("timing", "time") and not isinstance(value, int | float)
+        }
+    return counts
+
+
+def events_name(row: RunRow) -> str:
+    """The name of a run's event file: TensorBoard looks for "tfevents", and reads files by name."""
+    return f"events.out.tfevents.{int(row.started or 0):010d}.loadsheet.{row.fingerprint}"
+
+
+def run_events(row: RunRow) -> Iterator[bytes]:
+    """The event file of a run, in pieces. Raises BadFile."""
+    return event_file(_records(row), row.started or 0.0)
+
+
+def _records(row: RunRow) -> Iterator[dict[str, Any]]:
+    with Quiet(log_of(row.path)) as reader:
+        for batch in reader.records(restore=True):
+            yield from batch
