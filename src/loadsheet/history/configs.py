@@ -12,6 +12,7 @@ from typing import Any, Final
 from loadsheet.errors import BadInput, UnknownKey, one_line, shorten
 
 _CELL: Final = 24  # characters of a value in a table
+_DIGITS: Final = 10  # a longer decimal is rounded: 0.0069300000000005 was meant as 0.00693
 
 
 class _Absent:
@@ -105,11 +106,13 @@ def as_text(value: Any) -> str:
 def cell(value: Any, limit: int = _CELL) -> str:
     """A value as it stands in a table: text without quotes, cut in the middle if it is long.
 
-    >>> cell(0.003), cell("adamw"), cell([0.9, 0.95]), cell(None), cell(ABSENT)
-    ('0.003', 'adamw', '[0.9,0.95]', 'null', '–')
+    >>> cell(0.003), cell("adamw"), cell([0.9, 0.95]), cell(None), cell(ABSENT), cell(7 * 1e-5), cell(1.0)
+    ('0.003', 'adamw', '[0.9,0.95]', 'null', '–', '7e-05', '1.0')
     """
     if value is ABSENT:
         return "–"
+    if isinstance(value, float) and len(repr(value)) > _DIGITS:
+        return f"{value:.6g}"
     text = one_line(value if isinstance(value, str) else as_text(value)) or '""'
     if len(text) <= limit:
         return text

@@ -29,7 +29,7 @@ __all__ = ["Metric", "RunRow", "find", "run_paths", "runs", "scan"]
 
 INDEX: Final = ".loadsheet-index.sqlite"
 #: of the table and of what its columns hold; another number is another index, made anew
-_VERSION: Final = 2
+_VERSION: Final = 3
 _MOST_BYTES: Final = 2 << 30  # of an index; no honest one comes near
 _SIGNS: Final = ("config.json", "log.jsonl", "provenance")
 #: what a row is read from. A folder's time changes when a file is put into it, taken out or replaced whole, as

@@ -237,7 +237,7 @@ def _machine_seconds(
     for attempt in {*log.times, *starts}:
         entry = _inner(known.get(str(attempt)))
         signs = [starts.get(attempt), *log.times.get(attempt, ())]
-        signs += [unix_time(entry.get(name)) for name in ("started", "opened", "written")]
+        signs += [unix_time(entry.get(name)) for name in ("opened", "written")]
         times = [time for time in signs if time is not None]
         if times:
             seconds += max(times) - min(times)

@@ -157,7 +157,8 @@ Finding = Literal["better", "not shown", "cannot say"]
 class Comparison:
     """Two groups: the better one by its mean, the other, and whether the difference is more than chance.
 
-    `welch` is of the better minus the other; `p` is the one that decides, adjusted where several are made.
+    `welch` is of the better minus the other; `gain` is the same turned so that more is better: by how much,
+    and the ends of the interval. `p` is the one that decides, adjusted where several comparisons are made.
     """
 
     best: Group
@@ -166,6 +167,7 @@ class Comparison:
     sentence: str
     welch: Welch | None = None
     p: float | None = None
+    gain: tuple[float, float, float] | None = None
     remarks: tuple[str, ...] = field(default=())
 
 
@@ -201,7 +203,9 @@ def _compared(best: Group, other: Group, measure: Measure, p: float | None, conf
     names = f"{best.name} and {other.name}"
     if found is None or p is None:
         return Comparison(best, other, "cannot say", _cannot_say(best, other, measure))
-    low, high = sorted((abs(found.low), abs(found.high)))
+    sign = -1 if measure.mode == "min" else 1
+    low, high = sorted((sign * found.low, sign * found.high))
+    gain = (apart, low, high)
     within = max(a.deviation or 0.0, b.deviation or 0.0)
     remarks = []
     if min(a.n, b.n) < ENOUGH:
@@ -217,19 +221,16 @@ def _compared(best: Group, other: Group, measure: Measure, p: float | None, conf
             f"{best.name} is better than {other.name} by {apart:.4g} ({share} interval {low:.4g} to {high:.4g}): "
             f"more than the spread between seeds explains ({_times(apart, within)})"
         )
-        return Comparison(best, other, "better", sentence, found, p, tuple(remarks))
-    # in the direction of better: the interval reaches from a loss to a gain
-    sign = -1 if measure.mode == "min" else 1
-    ends = sorted((sign * found.low, sign * found.high))
+        return Comparison(best, other, "better", sentence, found, p, gain, tuple(remarks))
     sentence = (
         f"not shown: {names} differ by {apart:.4g} in the mean ({_times(apart, within)}), and the {share} interval of "
-        f"the difference, {ends[0]:.4g} to {ends[1]:.4g}, "
+        f"the difference, {low:.4g} to {high:.4g}, "
     )
-    if ends[0] <= 0 <= ends[1]:
+    if low <= 0 <= high:
         sentence += "has 0 in it: other seeds alone may do that"
     else:
         sentence += f"leaves out 0 by itself, but not as one of several comparisons (Holm's p = {p:.2g})"
-    return Comparison(best, other, "not shown", sentence, found, p, tuple(remarks))
+    return Comparison(best, other, "not shown", sentence, found, p, gain, tuple(remarks))
 
 
 def _times(apart: float, within: float) -> str:
@@ -283,6 +284,8 @@ def comparison_json(found: Comparison) -> dict[str, Any]:
         "sentence": found.sentence,
         "difference": w.difference if w else None,
         "interval": [w.low, w.high] if w else None,
+        "gain": found.gain[0] if found.gain else None,
+        "gain_interval": list(found.gain[1:]) if found.gain else None,
         "confidence": w.confidence if w else None,
         "t": w.t if w else None,
         "degrees_of_freedom": w.df if w else None,

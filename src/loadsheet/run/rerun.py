@@ -81,11 +81,11 @@ def compare(earlier: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool) 
 def explain_rerun(path: str | os.PathLike[str]) -> Difference | None:
     """As `reading.compare_rerun`, with what differed and the likely cause; the one with the lowest step."""
     with Reader(log_path(path)) as reader:
-        return _first(reader)
+        return first_difference(reader)
 
 
-def _first(reader: Reader) -> Difference | None:
-    """The lowest step that was logged twice with different values."""
+def first_difference(reader: Reader) -> Difference | None:
+    """The lowest step that was logged twice with different values, in what a reader reads; None if none was."""
     limits = Limits(reader.events())
     found: Difference | None = None
     # by step, what will be run again: the record, and whether its life went on after it

@@ -21,6 +21,7 @@ from loadsheet.units import format_duration, format_money
 
 #: groups that the best one is compared with; each takes three lines
 COMPARED: Final = 8
+_SENTENCES: Final = 2  # more comparisons are a table
 _KEYS: Final = 6  # of the config, as columns
 _PROBLEMS: Final = 5
 _OWN: Final = ("run", "state", "attempts", "steps", "best", "at step", "hours", "cost", "lost", "n", "mean")
@@ -42,6 +43,12 @@ def number(value: float) -> str:
     ('2.3457', '0.00012345', '1.2346e+06', '3')
     """
     return f"{value:.5g}"
+
+
+def starred(measure: Measure) -> str:
+    """What the stars mean, if there are any."""
+    options = ", ".join(f"--{name}" for name in ("metric", "mode", "value") if name in measure.defaulted)
+    return f"; * nobody chose it: {options}" if options else ""
 
 
 def runs(
@@ -68,7 +75,7 @@ def runs(
     if len(shown) < len(rows):
         lines += wrap(f"{len(shown)} of {len(rows):,} shown; --limit all shows the others", room, "  ")
     if measure is not None:
-        lines += wrap(f"best: {measure.said}; * nobody chose it, --metric, --mode, --value do", room, "  ")
+        lines += wrap(f"best: {measure.said}{starred(measure)}", room, "  ")
     if len(keys) > _KEYS:
         lines += wrap(f"more keys differ: {', '.join(map(one_line, keys[_KEYS:][:20]))}", room, "  ")
     lines += _money(shown, price, room)
@@ -167,7 +174,7 @@ def groups(
     lines += ["", *table(cells, spare, room), ""]
     if len(shown) < len(order):
         lines += wrap(f"{len(shown)} of {len(order):,} shown; --limit all shows the others", room, "  ")
-    lines += wrap(f"value: {measure.said}; * nobody chose it, --metric, --mode, --value do", room, "  ")
+    lines += wrap(f"value: {measure.said}{starred(measure)}", room, "  ")
     lines += left_out(shown, room)
     lines += findings(compared, len([each for each in order if each.spread is not None]), room)
     return "\n".join(lines).rstrip()
@@ -199,16 +206,24 @@ def left_out(found: Sequence[Group], room: int) -> list[str]:
 
 
 def findings(compared: Sequence[Comparison], count: int, room: int) -> list[str]:
-    """The plain sentences, and what to think of several of them."""
+    """The plain sentences, a table of them if they are many, and what to think of several."""
     if not compared:
         return ["", *wrap("one group alone: there is nothing to be better than", room, "  ")]
     lines = [""]
-    remarks: dict[str, None] = {}
-    for each in compared:
-        lines += wrap(f"{each.sentence[0].upper()}{each.sentence[1:]}.", room, "  ")
-        remarks.update(dict.fromkeys(each.remarks))
-    for remark in remarks:
-        lines += wrap(f"{remark[0].upper()}{remark[1:]}.", room, "  ")
+    if len(compared) <= _SENTENCES:
+        for each in compared:
+            lines += wrap(capital(each.sentence), room, "  ")
+    else:
+        lines += [*table([_finding(each) for each in compared], ["p", "degrees of freedom"], room), ""]
+        better = sum(each.finding == "better" for each in compared)
+        lines += wrap(
+            f"{compared[0].best.name} has the best mean. That it is better is shown for {better} of the "
+            f"{len(compared)} other groups above: there the interval leaves out 0 and Holm's p is below the level.",
+            room,
+            "  ",
+        )
+    for remark in dict.fromkeys(remark for each in compared for remark in each.remarks):
+        lines += wrap(capital(remark), room, "  ")
     if count > 2:
         more = (
             f" {count - 1 - len(compared):,} more groups are not shown." if count - 1 > len(compared) else ""
@@ -227,3 +242,21 @@ def findings(compared: Sequence[Comparison], count: int, room: int) -> list[str]
         "  ",
     )
     return lines
+
+
+def _finding(each: Comparison) -> dict[str, str]:
+    w, gain = each.welch, each.gain
+    return {
+        "better than": each.other.name,
+        "finding": "shown" if each.finding == "better" else each.finding,
+        "by": number(gain[0]) if gain else "",
+        "interval": f"{gain[1]:.3g} to {gain[2]:.3g}" if gain else "",
+        "degrees of freedom": f"{w.df:.1f}" if w else "",
+        "p": f"{w.p:.2g}" if w else "",
+        "Holm's p": f"{each.p:.2g}" if each.p is not None else "",
+    }
+
+
+def capital(sentence: str) -> str:
+    """A sentence as one."""
+    return f"{sentence[0].upper()}{sentence[1:]}."
