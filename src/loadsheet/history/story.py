@@ -224,7 +224,7 @@ def _ends(story: Story, row: RunRow) -> None:
         last = [
             event.time for event in story.events if event.kind == "checkpoint" and event.step == row.total
         ]
-        times = [time for time in (_done_time(row), *last) if time is not None]
+        times = [time for time in (_done_time(row), *saved) if time is not None]
         story.events.append(
             Event("done", f"done: {row.total:,} steps", None, max(times, default=None), row.total)
         )
