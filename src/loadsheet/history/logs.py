@@ -288,7 +288,7 @@ def _number(value: float) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def _values(summary: LogSummary, name: str, values: list[float], steps: list[int]) -> None:

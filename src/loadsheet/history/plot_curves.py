@@ -124,7 +124,7 @@ def read_curves(row: RunRow, label: str, metrics: Sequence[str], axis: Axis, bet
             try:
                 number = float(value)
             except OverflowError:
-                number = math.copysign(math.inf, value)
+                number = math.inf if value > 0 else -math.inf
             if math.isfinite(number):
                 curve.steps.append(step)
                 curve.x.append(place)

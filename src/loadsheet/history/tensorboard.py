@@ -104,7 +104,7 @@ def _float(value: float) -> bytes:
     try:
         return struct.pack("<f", value)
     except OverflowError:
-        return struct.pack("<f", math.copysign(math.inf, value))
+        return struct.pack("<f", math.inf if value > 0 else -math.inf)
 
 
 def overflows(value: float) -> bool:
@@ -138,7 +138,7 @@ def _finite_or_not(value: int | float) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def event_file(records: Iterable[Mapping[str, Any]], start: float) -> Iterator[bytes]:
