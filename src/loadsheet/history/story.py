@@ -221,13 +221,10 @@ def _ends(story: Story, row: RunRow) -> None:
             )
     if row.total is not None:
         # the last checkpoint is noted in the log a moment after the run was marked done
-        last = [
-            event.time for event in story.events if event.kind == "checkpoint" and event.step == row.total
-        ]
+        saved = [e.time for e in story.events if e.kind == "checkpoint" and e.step == row.total]
         times = [time for time in (_done_time(row), *saved) if time is not None]
-        story.events.append(
-            Event("done", f"done: {row.total:,} steps", None, max(times, default=None), row.total)
-        )
+        text = f"done: {row.total:,} steps"
+        story.events.append(Event("done", text, None, max(times, default=None), row.total))
 
 
 def _done_time(row: RunRow) -> float | None:
