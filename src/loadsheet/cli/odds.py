@@ -109,6 +109,10 @@ def command(
         odds = Odds(ask(inputs, trace=found, rate=rate, currency=currency))
     except BadInput as error:
         raise _as_option(error) from None
+    if plot is not None:  # first: where it cannot be written, nothing is printed
+        from loadsheet.money.odds_plot import draw
+
+        draw(odds, plot)
     if as_json:
         answer = odds.to_json()
         for note in answer["notes"]:
@@ -116,10 +120,6 @@ def command(
         show_json(answer)
     else:
         show(odds.text(width()))
-    if plot is not None:
-        from loadsheet.money.odds_plot import draw
-
-        draw(odds, plot)
     return 0
 
 
