@@ -26,6 +26,7 @@ from loadsheet.history.rows import (
     attempt_numbers,
 )
 from loadsheet.run.checkpoint import CheckpointStore, directory_name
+from loadsheet.run.directory import ELSEWHERE
 from loadsheet.run.errors import BadCheckpoint
 from loadsheet.run.fingerprint import digest
 from loadsheet.run.lock import in_use
@@ -273,7 +274,7 @@ class _Check:
         steps, attempt = done.get("steps"), done.get("attempt")
         if type(steps) is not int or not 0 <= steps < 1 << 62:
             why = f"done.json: got steps {shorten(steps)}, expected a whole number from 0 on"
-        elif max(self.steps, default=-1) < steps:
+        elif max(self.steps, default=-1) < steps and done.get("checkpoints") != ELSEWHERE:
             newest = f"the newest is step {self.steps[-1]:,}" if self.steps else "there is none"
             why = f"done.json: says that {steps:,} steps are complete, and no checkpoint has that state: {newest}"
         elif self.numbers and attempt not in self.numbers:

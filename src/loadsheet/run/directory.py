@@ -33,6 +33,15 @@ from loadsheet.run.lock import RunLock, refuse_unsafe
 _ATTEMPT: Final = re.compile(r"attempt-([0-9]{4,})\.json")
 _UNFINISHED: Final = re.compile(r"\..+\.unfinished")
 FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+#: names a directory that takes the place of every root: a rehearsal must not touch the runs there are
+ROOT_VARIABLE: Final = "LOADSHEET_RUNS_ROOT"
+#: in `done.json`: who trains keeps its own checkpoints
+ELSEWHERE: Final = "elsewhere"
+
+
+def root_of(root: str | os.PathLike[str]) -> Path:
+    """The directory of runs: `root`, unless the environment names another (`LOADSHEET_RUNS_ROOT`)."""
+    return Path(os.environ.get(ROOT_VARIABLE) or root)
 
 
 class RunDirectory:
@@ -69,7 +78,7 @@ class RunDirectory:
         file system that cannot hold a run, RunError or NoSpace if it cannot be written.
         """
         values, excluded = canonical(config, exclude)
-        run = cls(Path(root) / digest(values), values, excluded)
+        run = cls(root_of(root) / digest(values), values, excluded)
         try:
             make_directory(run.path)
             refuse_unsafe(run.path)
@@ -170,10 +179,14 @@ class RunDirectory:
                 "nothing more can be saved there",
             )
 
-    def mark_done(self, steps: int) -> None:
-        """Write down, durably, that `steps` steps are complete; Fenced or RunError as `check_owner`."""
+    def mark_done(self, steps: int, *, elsewhere: bool = False) -> None:
+        """Write down, durably, that `steps` steps are complete; Fenced or RunError as `check_owner`.
+
+        `elsewhere`: another trainer keeps the checkpoints of this run, so none is expected here.
+        """
         self.check_owner()
-        data = json.dumps({"steps": steps, "attempt": self.attempt, "time": time.time()})
+        facts: dict[str, Any] = {"steps": steps, "attempt": self.attempt, "time": time.time()}
+        data = json.dumps({**facts, "checkpoints": ELSEWHERE} if elsewhere else facts)
         try:
             write_whole(self.path / "done.json", data.encode() + b"\n")
         except OSError as error:

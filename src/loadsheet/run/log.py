@@ -78,11 +78,12 @@ class Log:
 
     # --- writing ---------------------------------------------------------------------------------------
 
-    def resume(self, step: int, *, since: int = 0) -> None:
+    def resume(self, step: int, *, since: int = 0, compare: bool = True) -> None:
         """Begin after `step` completed steps: what was logged from there on no longer counts; durable.
 
-        It stays in the file, and the steps that are run again are compared with it. `since` is a byte
-        offset before which nothing of these steps was logged (the one in the checkpoint's manifest).
+        It stays in the file, and the steps that are run again are compared with it, unless `compare` is
+        False. `since` is a byte offset before which nothing of these steps was logged (the one in the
+        checkpoint's manifest).
         """
         _whole("resume", step)
         self.end_step()
@@ -98,6 +99,8 @@ class Log:
         self._earlier = superseded(self.path, step, since=min(since, size), end=size) if size else {}
         self._last_earlier = max(self._earlier, default=-1)
         self.repeated = max(self._last_earlier + 1 - step, 0)
+        if not compare:
+            self._earlier = {}
         self._next = self._from = step
         head = {"event": "resume", "attempt": self.attempt, "time": time.time(), "from": step}
         self._append(_encode(head) + b"\n", durable=True)
