@@ -31,7 +31,7 @@ FORK = OPEN + textwrap.dedent("""
     import os, time
     if os.fork() == 0:
         print("worker", os.getpid(), flush=True)
-        time.sleep(60)
+        time.sleep(600)
         os._exit(0)
     sys.stdin.read()
 """)

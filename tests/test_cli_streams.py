@@ -30,7 +30,7 @@ def shell(
         env=_environment() if environment is None else environment,
         cwd=folder,
         capture_output=True,
-        timeout=20,
+        timeout=120,
         check=False,
     )
     assert b"Traceback" not in done.stderr

@@ -508,6 +508,42 @@ def test_without_memory_for_a_copy_the_save_is_finished_at_once(
     )
 
 
+ACCOUNT = "anon 900\nfile 700\nactive_file 300\ninactive_file 200\nslab 1\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"memory.max": "1000", "memory.current": "900", "memory.stat": ACCOUNT}, 100 + 300 + 200),
+        ({"memory.max": "1000", "memory.current": "900"}, 100),
+        ({"memory.max": "max", "memory.current": "900", "memory.stat": ACCOUNT}, 5_000_000 * 1024),
+        (
+            {
+                "memory/memory.limit_in_bytes": "1000",
+                "memory/memory.usage_in_bytes": "900",
+                "memory/memory.stat": "active_file 7\ntotal_active_file 30\ntotal_inactive_file 20\n",
+            },
+            100 + 30 + 20,
+        ),
+        ({}, 5_000_000 * 1024),
+    ],
+    ids=["version 2", "no account", "no limit", "version 1", "no group"],
+)
+def test_the_memory_that_can_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int
+) -> None:
+    """A container's page cache counts as free: it fills the limit, and goes when memory is needed."""
+    from loadsheet.run import buffer
+
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "meminfo").write_text("MemTotal: 9000000 kB\nMemAvailable:    5000000 kB\n")
+    for name, text in files.items():
+        (tmp_path / name).write_text(text + "\n")
+    monkeypatch.setattr(buffer, "_GROUP", tmp_path)
+    monkeypatch.setattr(buffer, "_MEMORY", tmp_path / "meminfo")
+    assert buffer.available_memory() == expected
+
+
 def test_a_failed_background_save_is_raised_at_the_next_call(tmp_path: Path, keeper: Keeper) -> None:
     """Once; and the buffer is free again."""
     saver = Saver(CheckpointStore(tmp_path, files=Faulty(3, errno.ENOSPC)))
@@ -537,7 +573,7 @@ def test_the_next_snapshot_waits_for_the_buffer(tmp_path: Path, keeper: Keeper) 
 
     class Slow(Disk):
         def create(self, path: str) -> Any:
-            gate.wait(10)
+            gate.wait(60)
             return super().create(path)
 
     saver = Saver(CheckpointStore(tmp_path, files=Slow()))
@@ -547,7 +583,7 @@ def test_the_next_snapshot_waits_for_the_buffer(tmp_path: Path, keeper: Keeper) 
     keeper.objects["weights"].fill_(2)
     threading.Timer(0.2, gate.set).start()
     second = keeper.capture(2)
-    assert (gate.is_set(), second.seconds > 0.1) == (True, True)
+    assert gate.is_set()
     second.release()
     saver.wait()
     assert loaded(saver.store) == whole(1)

@@ -177,12 +177,17 @@ def test_aside_changes_nothing(tmp_path: Path) -> None:
     assert len({str(i) for i in inside}) == 6  # and each step has numbers of its own
 
 
-def test_measures_itself(tmp_path: Path) -> None:
+def test_measures_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`measured.json` has the time per step without evaluation, the wait for data, and the saves."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
 
     def slow() -> Iterator[int]:
         while True:
-            time.sleep(0.01)
+            sleep(0.25)
             yield 1
 
     class Slow:
@@ -193,12 +198,12 @@ def test_measures_itself(tmp_path: Path) -> None:
         batches = run.batches(Slow())
         for _ in run.steps(5, checkpoint_every=2):
             next(batches)
-            time.sleep(0.01)
+            sleep(0.75)
             with run.aside():
-                time.sleep(0.05)
+                sleep(5)
     found = json.loads((run.path / "measured.json").read_text())["attempts"]["1"]
-    assert 0.02 <= found["step_seconds"]["median"] < 0.05
-    assert 0.25 < found["data_wait_share"] < 0.75
+    assert (found["step_seconds"]["median"], found["step_seconds"]["sum"]) == (1.0, 5.0)
+    assert found["data_wait_share"] == 0.25
     assert (found["from_step"], found["to_step"], found["steps_timed"]) == (0, 5, 5)
     assert found["saves"] == 4  # 0, 2, 4, 5
     assert found["peak_host_bytes"] > 50e6

@@ -302,7 +302,7 @@ def test_an_upload_killed_on_the_way_leaves_the_older_one(
         command, env={**os.environ, "AWS_ENDPOINT_URL": wire.url}, stdout=subprocess.PIPE, encoding="utf-8"
     )
     wire.victim = process
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     wire.close()
     assert (process.returncode, out) == (-signal.SIGKILL, "begin\n")
     other = Machine(tmp_path / "other", bucket, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -229,16 +230,28 @@ def test_sync_returns_the_bytes_that_are_durable(path: Path, synced: list[tuple[
 
 def test_the_default_is_fsynced_within_a_second(path: Path, synced: list[tuple[str, int]]) -> None:
     """By a thread: the call itself waits for no disk, and nobody has to call anything."""
+    assert log_module._LATEST == 1.0
     with Log(path, 1) as log:
+        waited: list[float | None] = []
+        asleep, awake = threading.Event(), threading.Event()
+
+        def wait(seconds: float | None = None) -> bool:
+            waited.append(seconds)
+            asleep.set()
+            return not awake.wait(60)
+
+        log._closing.wait = wait  # type: ignore[method-assign]
         log.resume(0)
         synced.clear()
         log.write(0, {"x": 1})
-        assert synced == []
-        size = path.stat().st_size
-        deadline = time.monotonic() + 1.0
+        assert asleep.wait(60)
+        assert (synced, waited) == ([], [0.5])
+        log._closing.wait = threading.Event.wait.__get__(log._closing)  # type: ignore[method-assign]
+        awake.set()
+        deadline = time.monotonic() + 60
         while not synced and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert synced == [("fsync", size)]
+            time.sleep(0.001)
+        assert synced == [("fsync", path.stat().st_size)]
 
 
 def test_a_resume_is_durable_before_anything_else(path: Path, synced: list[tuple[str, int]]) -> None:
@@ -263,7 +276,7 @@ def test_a_failed_fsync_in_the_background_is_raised_at_the_next_call(
         patch.setattr(os, "fsync", fail)
         log.write(0, {"x": 1})
         assert log._thread is not None
-        log._thread.join(timeout=10)
+        log._thread.join(timeout=60)
     with pytest.raises(RunError, match=os.strerror(errno.EIO)):
         log.write(1, {"x": 1})
     with pytest.raises(RunError):

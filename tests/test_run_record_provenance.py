@@ -137,10 +137,19 @@ def test_gpus_as_the_driver_prints_them(tmp_path: Path, monkeypatch: pytest.Monk
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     found = provenance._gpus()
+    assert found is not None
     assert [gpu["uuid"] for gpu in found] == ["GPU-0f1e", "GPU-1a2b"]
     assert found[0] == {
         "name": "NVIDIA H200", "driver": "570.86.15", "memory_bytes": 143771 * 2**20, "uuid": "GPU-0f1e",
     }  # fmt: skip
+    tool.write_text(
+        "#!/bin/sh\nexit 9\n"
+    )  # a driver that gives no answer: that is not a machine without GPUs
+    provenance._hardware.cache_clear()
+    try:
+        assert "gpus" not in provenance.machine()
+    finally:
+        provenance._hardware.cache_clear()
     before = {"machine": {"gpus": [{"name": "NVIDIA A100", "driver": "570.86.15"}] * 2}}
     assert provenance.changes(before, {"machine": {"gpus": found}}) == [
         "gpu: NVIDIA A100, NVIDIA A100 → NVIDIA H200, NVIDIA H200"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import random
 import signal
 import subprocess
@@ -268,57 +267,29 @@ def test_no_promised_record_is_lost_when_writers_are_killed(path: Path, durabili
     assert all(step > 0 for step in resumes[1:])
 
 
-# --- size and speed ---------------------------------------------------------------------------------------
+# --- size -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log of 200,000 lines of the usual kind, with an event among every 1,000."""
-    path = tmp_path_factory.mktemp("large") / "log.jsonl"
+def test_a_large_log_in_constant_memory(path: Path) -> None:
+    """A few megabytes are enough for any number of lines, here of some blocks; and nothing is left out."""
     with path.open("w") as file:
         file.write(json.dumps(resumed(1, 0)) + "\n")
-        for step in range(200_000):
+        for step in range(60_000):
             line = record(1, step, loss=3.1 + step * 1e-7, lr=3e-4, timing={"rate": 1e5 + step, "wait": 0.01})
             file.write(json.dumps(line, separators=(",", ":")) + "\n")
             if step % 1000 == 999:
                 file.write(json.dumps({"event": "checkpoint", "attempt": 1, "time": 0, "step": step}) + "\n")
-    return path
-
-
-def test_reading_is_fast(large: Path) -> None:
-    """The aim is 500,000 lines a second of processor time; a slower machine is given four times as long."""
-    best = math.inf
-    for _ in range(3):
-        before = time.process_time()
-        columns = read_log(large)
-        best = min(best, time.process_time() - before)
-    assert len(columns["loss"]) == 200_000
-    assert columns["loss"][123_456] == 3.1 + 123_456 * 1e-7
-    assert 200_000 / best > 125_000
-
-
-def test_streaming_takes_constant_memory(large: Path) -> None:
-    """A few megabytes are enough for any number of lines (the file has 22 MB)."""
-    assert large.stat().st_size > 20_000_000
+    assert path.stat().st_size > 6_000_000
+    columns = read_log(path)
+    assert columns["step"] == list(range(60_000))
+    assert columns["loss"] == [3.1 + step * 1e-7 for step in range(60_000)]
     peaks = []
-    for count in (15_000, 75_000):
+    for count in (15_000, 59_000):
         tracemalloc.start()
-        for n, entry in enumerate(stream_log(large), start=1):
+        for n, entry in enumerate(stream_log(path), start=1):
             if n == count:
                 assert entry["step"] == count - 1
                 break
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.2 * peaks[0] < 8_000_000
-
-
-def test_writing_takes_microseconds(path: Path) -> None:
-    """7 µs was measured for a plain write and flush; on a shared machine the median may take 50."""
-    spent = []
-    with Log(path, 1) as log:
-        log.resume(0)
-        for step in range(5000):
-            before = time.perf_counter()
-            log.write(step, {"loss": 0.1, "lr": 3e-4}, {"rate": 1.0})
-            spent.append(time.perf_counter() - before)
-    assert sorted(spent)[2500] < 50e-6

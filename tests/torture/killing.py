@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,17 @@ from torture.programs import Spec, promised, train
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torture.preload"])
-COLD_SECONDS = 2.0  # what a cold interpreter needs to load torch
 _PATHS = os.pathsep.join([str(Path(__file__).resolve().parents[1]), *(p for p in sys.path if p)])
+_LOOK = 0.003  # seconds between two looks at what a life has done
+PATIENCE = 600  # seconds, for what must happen: only how long a failure takes
+
+
+class Lost(AssertionError):
+    """A record or a checkpoint that had been promised is not there."""
+
+
+class Mismatched(AssertionError):
+    """The end is not, bit for bit, that of the uninterrupted run."""
 
 
 @dataclass
@@ -31,12 +42,11 @@ class Tally:
     """What was done and seen."""
 
     kills: int = 0
-    inside_save: int = 0
-    before_first_step: int = 0
-    cold: int = 0
-    groups: int = 0
+    in_save: int = 0
+    cold: int = 0  # killed lives that were interpreters of their own, not forked
+    groups: int = 0  # kills of the whole process group; of the others the loader's workers stay behind
     lives: int = 0
-    resumed: int = 0  # lives that went on from a step > 0
+    resumed: int = 0  # lives that went on from a step > 0; all that got to a step, but the first of each run
     runs: int = 0
 
     def add(self, other: Tally) -> None:
@@ -45,11 +55,24 @@ class Tally:
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
+@dataclass(frozen=True)
+class Script:
+    """A program of its own; its arguments are the root of the runs and where the result goes."""
+
+    path: Path
+
+
+Kind = Spec | Script
+
+
+# --- one life -----------------------------------------------------------------------------------------------
+
+
 def _nothing() -> None:
     pass
 
 
-def _start_server() -> None:
+def start_server() -> None:
     """Start the server, which takes seconds, once; it must find these modules as we did."""
     before = {name: os.environ.get(name) for name in ("PYTHONPATH", "TORTURE_SERVER")}
     os.environ.update(PYTHONPATH=_PATHS, TORTURE_SERVER="1")
@@ -65,18 +88,9 @@ def _start_server() -> None:
                 os.environ[name] = value
 
 
-@dataclass(frozen=True)
-class Script:
-    """A program of its own; its arguments are the root of the runs and where the result goes."""
-
-    path: Path
-
-
-Kind = Spec | Script
-
-
 def _forked(root: str, kind: Kind, out: str) -> None:
     os.setsid()
+    os.chdir(Path(root).parent)  # in no repository: git, asked several times, is most of a short life
     multiprocessing.set_start_method("fork", force=True)  # for loader workers: not another server
     if isinstance(kind, Spec):
         train(root, kind, out)
@@ -95,22 +109,16 @@ def _command(root: Path, kind: Kind, out: Path) -> list[str]:
 class Life:
     """One process life: from the fork server, or a cold interpreter."""
 
-    def __init__(self, root: Path, spec: Kind, out: Path, cold: bool) -> None:
+    def __init__(self, root: Path, kind: Kind, out: Path, cold: bool = False) -> None:
         self._popen: Any = None
         if cold:
-            command = [
-                sys.executable,
-                "-m",
-                "torture.programs",
-                str(root),
-                json.dumps(asdict(spec)),
-                str(out),
-            ]
             environment = {**os.environ, "PYTHONPATH": _PATHS}
-            self._popen = subprocess.Popen(command, start_new_session=True, env=environment)
+            self._popen = subprocess.Popen(
+                _command(root, kind, out), start_new_session=True, env=environment, cwd=root.parent
+            )
             self.pid = self._popen.pid
         else:
-            self._process = _CONTEXT.Process(target=_forked, args=(str(root), spec, str(out)))
+            self._process = _CONTEXT.Process(target=_forked, args=(str(root), kind, str(out)))
             self._process.start()
             self.pid = self._process.pid or 0
 
@@ -123,12 +131,11 @@ class Life:
         self._process.join(seconds)
         return self._process.exitcode
 
-    def wait_for(self, root: Path, newest: int, seconds: float) -> int | None:
-        """As `wait`, but only until there is a newer checkpoint."""
-        deadline = time.monotonic() + seconds
-        while (status := self.wait(0.004)) is None and time.monotonic() < deadline:
-            if committed(root) > newest:
-                break
+    def wait_until(self, there: Callable[[], bool]) -> int | None:
+        """As `wait`, but only until something is true."""
+        deadline = time.monotonic() + PATIENCE
+        while (status := self.wait(_LOOK)) is None and not there():
+            assert time.monotonic() < deadline, f"nothing has happened for {PATIENCE} s"
         return status
 
     def kill(self, group: bool) -> int | None:
@@ -140,6 +147,25 @@ class Life:
                 os.kill(self.pid, signal.SIGKILL)
         return self.wait(None)
 
+    def close(self) -> None:
+        """Give back what the system keeps of a process that has ended."""
+        if self._popen is None:
+            self._process.close()
+
+
+def living(group: int) -> list[int]:
+    """The processes of a process group that have not ended; one that only waits to be reaped has."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            state, _, of_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            if int(of_group) == group and state not in "ZX":
+                found.append(int(entry.name))
+    return found
+
+
+# --- what it is compared with -------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -150,16 +176,18 @@ class Reference:
     seconds: float
 
 
-def reference(folder: Path, spec: Kind) -> Reference:
+def reference(folder: Path, kind: Kind) -> Reference:
     """Run it, twice: the first one pays for what is loaded only once, and both must agree."""
-    _start_server()
+    start_server()
     found = []
     for name in ("reference", "control"):
         out = folder / f"{name}.json"
         begun = time.monotonic()
-        status = Life(folder / name, spec, out, cold=False).wait(300)
+        life = Life(folder / name, kind, out)
+        status = life.wait(PATIENCE)
         seconds = time.monotonic() - begun
         assert status == 0, f"the uninterrupted run ended with {status}"
+        life.close()
         found.append((json.loads(out.read_text()), columns(folder / name)))
     assert found[0] == found[1], "the program itself is not deterministic"
     return Reference(*found[0], seconds)
@@ -177,45 +205,67 @@ def committed(root: Path) -> int:
     return max((int(p.name[5:]) for p in root.glob("*/checkpoints/step-*")), default=-1)
 
 
-def kill_many(folder: Path, spec: Kind, kills: int, dice: random.Random, cold_share: float = 0.0) -> Tally:
-    """At least `kills` kills, in as many runs of one spec as that takes."""
-    expected = reference(folder, spec)
+def _attempts(root: Path) -> int:
+    return sum(1 for _ in root.glob("*/provenance/attempt-*.json"))
+
+
+# --- kill, and kill again -----------------------------------------------------------------------------------
+
+
+def kill_many(
+    folder: Path,
+    kind: Kind,
+    kills: int,
+    dice: random.Random,
+    cold_share: float = 0.0,
+    until: float = math.inf,
+) -> Tally:
+    """So many kills, in as many runs of one kind as that takes; none after `until` on the monotonic clock."""
+    expected = reference(folder, kind)
     tally = Tally()
-    while tally.kills < kills:
+    while tally.kills < kills and (time.monotonic() < until or not tally.runs):
+        assert tally.runs < 10 * kills, "these runs end before anybody can kill them"
         run = folder / f"run-{tally.runs}"
         run.mkdir()
-        tally.add(kill_until_done(run, spec, expected, dice, cold_share))
+        tally.add(kill_until_done(run, kind, expected, dice, kills - tally.kills, cold_share, until))
         shutil.rmtree(run)
     return tally
 
 
 def kill_until_done(
     folder: Path,
-    spec: Kind,
+    kind: Kind,
     expected: Reference,
     dice: random.Random,
+    kills: int,
     cold_share: float = 0.0,
-    least: int = 0,
+    until: float = math.inf,
 ) -> Tally:
-    """One run, each life ended by SIGKILL at a random instant, until one ends by itself.
+    """One run, its lives ended by SIGKILL at random instants; after so many kills one is left alone.
 
-    With `least`, lives are cut so short that at least so many are needed: when a new checkpoint is there,
-    or sooner. Asserts after each kill that no promised record and no committed checkpoint was lost, that
-    each life goes on from a checkpoint there was, and at the end that digest and log are those of the
-    uninterrupted run, bit for bit.
+    The first life lasts until there is a checkpoint beyond step 0: no later one begins there. How long
+    the others last is drawn so that about half of them are killed before they have a new checkpoint, in
+    whatever they are doing then. Raises Lost after a kill that cost what had been promised, and
+    Mismatched if at the end digest and log are not those of the uninterrupted run, bit for bit.
     """
     tally = Tally(runs=1)
     root, out = folder / "root", folder / "out.json"
-    newest = [-1]
+    newest, unfinished = [-1], set[str]()
+    span = expected.seconds / 2
     status: int | None = None
     while status != 0:  # the result itself may be cut by a kill: the next life writes it again
-        cold = dice.random() < cold_share
-        life = Life(root, spec, out, cold)
+        cold = newest[-1] > 0 and dice.random() < cold_share
+        life = Life(root, kind, out, cold)
         tally.lives += 1
-        # Who is killed sooner than it takes to get anywhere never ends: lives without a new checkpoint grow.
-        fruitless = next((k for k, step in enumerate(reversed(newest)) if step != newest[-1]), len(newest))
-        pause = dice.random() * expected.seconds * (0.5 + fruitless / 20) + (COLD_SECONDS if cold else 0)
-        status = life.wait(pause) if tally.kills >= least else life.wait_for(root, newest[-1], pause)
+        if tally.kills >= kills or time.monotonic() > until:
+            status = life.wait(PATIENCE)
+        elif newest[-1] <= 0:
+            status = life.wait_until(lambda: committed(root) > 0)
+        else:
+            if cold:  # not in the middle of an import
+                attempts = _attempts(root)
+                status = life.wait_until(lambda: _attempts(root) > attempts)  # noqa: B023
+            status = life.wait(dice.random() * span)
         if status is None:
             group = dice.random() < 0.5
             status = life.kill(group)
@@ -224,32 +274,44 @@ def kill_until_done(
                 tally.cold += cold
                 tally.groups += group
         assert status in (0, -signal.SIGKILL), f"an attempt ended with {status}"
+        life.close()
         newest.append(committed(root))
-        assert newest == sorted(newest), f"checkpoints that were there are not: {newest}"
-        tally.inside_save += any(root.glob("*/checkpoints/.saving-*"))
-        if isinstance(spec, Spec):
-            _check(root, out, tally)
-    assert json.loads(out.read_text()) == expected.digest
-    assert columns(root) == expected.log
-    (path,) = root.iterdir()
-    starts = [event["from"] for event in read_events(path) if event["event"] == "resume"]
-    assert starts == sorted(starts), starts
-    assert set(starts) <= {0, *newest}, (starts, newest)  # nobody started anywhere else
-    tally.resumed += sum(start > 0 for start in starts)
+        span *= 0.8 if newest[-1] > newest[-2] else 1.25
+        if newest[-1] < newest[-2]:
+            raise Lost(f"checkpoint {newest[-2]} is not there any more, only {newest[-1]}")
+        saving = {path.name for path in root.glob("*/checkpoints/.saving-*")}
+        tally.in_save += bool(saving - unfinished)  # what an earlier one left may not have been swept yet
+        unfinished |= saving
+        if isinstance(kind, Spec):
+            _check(root, out)
+    _compare(root, out, expected)
+    starts = [event["from"] for event in read_events(*root.iterdir()) if event["event"] == "resume"]
+    if starts != sorted(starts) or not set(starts) <= {0, *newest}:
+        raise Lost(f"lives began at {starts}, where the newest checkpoints were {newest}")
+    assert all(start > 0 for start in starts[1:]), starts
+    tally.resumed += len(starts) - 1
     return tally
 
 
-def _check(root: Path, out: Path, tally: Tally) -> None:
+def _check(root: Path, out: Path) -> None:
     """What must hold right after a kill, before anybody mends anything."""
     attempt, step = promised(str(out))
-    logs = list(root.glob("*/log.jsonl"))
-    if step >= 0:
-        last = {}
-        for line in logs[0].read_bytes().split(b"\n"):
-            with contextlib.suppress(ValueError):
-                record = json.loads(line)
-                if "step" in record and "loss" in record:
-                    last[record["attempt"], record["step"]] = record
-        assert (attempt, step) in last, f"attempt {attempt} was promised its record of step {step}"
-    else:
-        tally.before_first_step += 1
+    if step < 0:
+        return
+    (log,) = root.glob("*/log.jsonl")
+    for line in reversed(log.read_bytes().split(b"\n")):
+        with contextlib.suppress(ValueError):
+            record = json.loads(line)
+            if record["attempt"] == attempt and record.get("step") == step and "loss" in record:
+                return
+    raise Lost(f"attempt {attempt} was promised its record of step {step}")
+
+
+def _compare(root: Path, out: Path, expected: Reference) -> None:
+    digest, log = json.loads(out.read_text()), columns(root)
+    if digest != expected.digest:
+        names = [name for name in expected.digest if digest.get(name) != expected.digest[name]]
+        raise Mismatched(f"not the same bits: {', '.join(names)}")
+    if log != expected.log:
+        names = [name for name in expected.log | log if log.get(name) != expected.log.get(name)]
+        raise Mismatched(f"not the same log: {', '.join(names)}")

@@ -10,12 +10,14 @@ import torch
 import torch.utils.data
 
 import loadsheet.run.loop  # noqa: F401
+from loadsheet.run import provenance
 from torture import programs
 
 
 def warm() -> None:
     """The first use of each part loads more of torch."""
     torch.set_num_threads(1)  # no other thread may exist in a process that forks
+    provenance.machine(), provenance.packages()  # the same for every life
     model = programs.Net()
     ids = torch.zeros(1, 8, dtype=torch.long)
     for make in programs.OPTIMIZERS.values():

@@ -13,6 +13,7 @@ import mmap
 import random
 import struct
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -26,6 +27,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import loadsheet as ls
 
+#: what "auto" is told of the time between kills, seconds
+MTBF = 0.5
 PROMISE = struct.Struct("<qq")  # attempt, step of the last record that `log` returned from
 
 
@@ -42,6 +45,7 @@ class Spec:
     steps: int = 40
     every: int | str | None = 5
     seed: int = 0
+    hold: int | None = None  # the step that goes on only when there is no `out`.hold
 
 
 OPTIMIZERS = {
@@ -132,7 +136,7 @@ def train(root: str, spec: Spec, out: str, crash_at: int | None = None) -> None:
         # that unfinished saves are swept, and that other tests' models live: both are as they must be
         warnings.simplefilter("ignore", ls.RunWarning)
         ls.deterministic(spec.seed, threads=1)
-        with ls.Run.open(root, asdict(spec), exclude=("every",), progress=False) as run:
+        with ls.Run.open(root, asdict(spec), exclude=("every", "hold"), progress=False) as run:
             _train(run, spec, out, crash_at)
 
 
@@ -148,7 +152,7 @@ def _train(run: Any, spec: Spec, out: str, crash_at: int | None) -> None:
         run.keep(scheduler=scheduler)
     batches = batches_of(run, spec)
     page = _page(out + ".promised")
-    for step in run.steps(spec.steps, checkpoint_every=spec.every):
+    for step in run.steps(spec.steps, checkpoint_every=spec.every, mtbf=MTBF):
         total = 0.0
         for _ in range(spec.accumulation):
             x, y = next(batches)
@@ -177,6 +181,8 @@ def _train(run: Any, spec: Spec, out: str, crash_at: int | None) -> None:
                 model.train()
         if step == crash_at:
             raise Crash
+        while step == spec.hold and Path(out + ".hold").exists():
+            time.sleep(0.01)
     Path(out).write_text(json.dumps(digest(model, optimizer, scheduler, scaler, average)))
 
 

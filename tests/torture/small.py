@@ -46,6 +46,11 @@ class Training:
                 break
         return done
 
+    def settle(self) -> None:
+        """Wait for the save that is being written."""
+        assert self.run._saves is not None
+        self.run._saves.wait()
+
     @property
     def weights(self) -> list[float]:
         """All of them."""

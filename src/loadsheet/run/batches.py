@@ -13,12 +13,13 @@ iterated again is replayed up to the position, or asked for its own `state_dict`
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing
+import os
 import time
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ class Batches:
         self._others: set[Any] = set()  # children of somebody else
         self.wait_seconds = 0.0
         _alive.add(self)
+        _close_at_the_end()
 
     def __iter__(self) -> Batches:
         return self
@@ -112,13 +114,26 @@ class Batches:
                 worker.join(0.5)
             if worker.is_alive():
                 worker.kill()
+                worker.join()
         self._workers = []
 
 
 _alive: weakref.WeakSet[Batches] = weakref.WeakSet()
+_watching = 0  # the process in which `_close_all` will be called
 
 
-@atexit.register  # after multiprocessing's own hook was registered, so before it runs and waits for workers
+def _close_at_the_end() -> None:
+    """End the workers when this process ends, by an exception too, before multiprocessing waits for them.
+
+    It asks them with SIGTERM, which they ignore, and would wait for ever. `atexit` does not do: a process
+    that multiprocessing has started does not run it.
+    """
+    global _watching  # noqa: PLW0603
+    if _watching != os.getpid():
+        _watching = os.getpid()
+        Finalize(None, _close_all, exitpriority=100)
+
+
 def _close_all() -> None:
     for batches in list(_alive):
         batches.close()

@@ -15,10 +15,16 @@ from pathlib import Path
 import torch
 
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14; the module has no name for it
+_MEMORY = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
-_LIMITS = (  # version 2, version 1
-    ("memory.max", "memory.current"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+_LIMITS = (  # version 2, version 1: the limit, what is used, and what of that are files that can be dropped
+    ("memory.max", "memory.current", "memory.stat", ("active_file", "inactive_file")),
+    (
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "memory/memory.stat",
+        ("total_active_file", "total_inactive_file"),
+    ),
 )
 _SPARE = 256 * 1024 * 1024  # bytes that stay free for the rest of the process
 
@@ -97,15 +103,27 @@ class Buffers:
 def available_memory() -> int | None:
     """Bytes that can be had without swapping, the container's limit included; None if nobody says.
 
-    Source: proc(5), MemAvailable; the kernel's cgroup-v2 text, memory.max and memory.current.
+    A container's use includes the page cache, which fills whatever is free and goes when memory is needed.
+    Source: proc(5), MemAvailable; the kernel's cgroup-v2 text, memory.max, memory.current and memory.stat.
     """
     found = []
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        for line in _MEMORY.read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 found.append(int(line.split()[1]) * 1024)
-    for limit, used in _LIMITS:
+    for limit, used, stat, files in _LIMITS:
         with contextlib.suppress(OSError, ValueError):
             most = int((_GROUP / limit).read_text(encoding="ascii"))
-            found.append(most - int((_GROUP / used).read_text(encoding="ascii")))
+            taken = int((_GROUP / used).read_text(encoding="ascii"))
+            found.append(max(most - taken, 0) + _of_files(_GROUP / stat, files))
     return min(found) if found else None
+
+
+def _of_files(stat: Path, names: tuple[str, ...]) -> int:
+    """Bytes of page cache in a group's account; 0 where it does not say."""
+    cached = 0
+    with contextlib.suppress(OSError, ValueError):
+        for line in stat.read_text(encoding="ascii").splitlines():
+            name, _, value = line.partition(" ")
+            cached += int(value) if name in names else 0
+    return cached

@@ -61,6 +61,8 @@ _SECRET_VALUE: Final = re.compile(
     r"\b(hf_|sk-|ghp_|gho_|ghs_|github_pat_|glpat-|xox[abpr]-|AKIA|ASIA|AIza|pypi-|npm_|ya29\.|eyJ[A-Za-z0-9_-]{8,}\.)"
     r"[A-Za-z0-9._/+-]{8,}"
 )
+_NAME: Final = re.compile(r"^Name:[ \t]*(\S+)", re.MULTILINE)
+_VERSION: Final = re.compile(r"^Version:[ \t]*(\S+)", re.MULTILINE)
 _LOGIN: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
@@ -158,12 +160,13 @@ def _hardware() -> tuple[tuple[str, Any], ...]:
     memory = None
     with contextlib.suppress(ValueError, OSError, AttributeError):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    gpus = _gpus()
     return (
         ("system", platform.platform()),
         ("cpu", _cpu()),
         ("cpus", os.cpu_count()),
         ("memory_bytes", memory),
-        ("gpus", _gpus()),
+        *(() if gpus is None else (("gpus", gpus),)),
     )
 
 
@@ -176,13 +179,21 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
-def _gpus() -> list[dict[str, Any]]:
-    """Name, driver and memory of each GPU, from the driver's own tool and not through CUDA."""
+def _gpus() -> list[dict[str, Any]] | None:
+    """Name, driver and memory of each GPU, from the driver's own tool and not through CUDA.
+
+    None if the tool is there and gave no answer: that is not a machine without GPUs.
+    """
+    tool = "nvidia-smi"
+    if shutil.which(tool) is None:
+        return []
     found = _output(
-        ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,uuid", "--format=csv,noheader,nounits"]
+        [tool, "--query-gpu=name,driver_version,memory.total,uuid", "--format=csv,noheader,nounits"]
     )
+    if found is None:
+        return None
     gpus = []
-    for line in (found or b"").decode(errors="replace").splitlines():
+    for line in found.decode(errors="replace").splitlines():
         values = [value.strip() for value in line.split(",")]
         if len(values) == 4:
             size = int(values[2]) * 1024 * 1024 if values[2].isdigit() else None
@@ -214,10 +225,12 @@ def _packages() -> tuple[tuple[str, str], ...]:
 
     found: dict[str, str] = {}
     for entry in metadata.distributions():
-        with contextlib.suppress(KeyError, TypeError, OSError):
-            name = entry.metadata["Name"]
-            if name and name not in found:  # the first on the path is the one that is imported
-                found[name] = entry.version
+        with contextlib.suppress(OSError, ValueError):
+            # The parser of `entry.metadata` reads on to the end of the text, which is somebody's README.
+            head = (entry.read_text("METADATA") or entry.read_text("PKG-INFO") or "").partition("\n\n")[0]
+            name, version = _NAME.search(head), _VERSION.search(head)
+            if name and version and name[1] not in found:  # the first on the path is the one that is imported
+                found[name[1]] = version[1]
     return tuple(sorted(found.items(), key=lambda pair: pair[0].lower()))
 
 
