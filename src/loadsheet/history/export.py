@@ -36,22 +36,16 @@ def csv_parts(rows: Sequence[RunRow]) -> Iterator[bytes]:
     Columns: run, step, attempt, time (seconds since 1970), then what was logged, by name, then timing.* by
     name: the same names give the same columns whatever was logged first. Raises BadFile.
     """
-    names, ends = set[str](), {}
-    for row in rows:
-        with Quiet(log_of(row.path)) as reader:
-            ends[row.path] = reader.end
-            for batch in reader.records(restore=False):
-                for record in batch:
-                    names |= flat(record).keys()
+    names, ends = _seen(rows)
     plain = sorted(name for name in names if name not in _FIRST and not name.startswith("timing."))
     timed = sorted(name for name in names if name.startswith("timing."))
     columns = [*_FIRST, *plain, *timed]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([cell(name) for name in columns])
-    for row in rows:
+    for row, end in zip(rows, ends, strict=True):
         # not more than was seen above: a run that goes on may log new names
-        with Quiet(log_of(row.path), 0, ends[row.path]) as reader:
+        with Quiet(log_of(row.path), 0, end) as reader:
             for batch in reader.records(restore=True):
                 for record in batch:
                     values = {**flat(record), "run": row.fingerprint}
@@ -59,6 +53,18 @@ def csv_parts(rows: Sequence[RunRow]) -> Iterator[bytes]:
                     if buffer.tell() > 1 << 20:
                         yield _taken(buffer)
     yield _taken(buffer)
+
+
+def _seen(rows: Sequence[RunRow]) -> tuple[set[str], list[int]]:
+    """The names in the logs, and their ends in bytes: whatever is wrong with one shows before anything is written."""
+    names, ends = set[str](), []
+    for row in rows:
+        with Quiet(log_of(row.path)) as reader:
+            ends.append(reader.end)
+            for batch in reader.records(restore=False):
+                for record in batch:
+                    names |= flat(record).keys()
+    return names, ends
 
 
 def _taken(buffer: io.StringIO) -> bytes:
@@ -123,10 +129,12 @@ def json_parts(rows: Sequence[RunRow]) -> Iterator[bytes]:
     """A JSON object {"schema": 1, "runs": [{"run", "config", …, "records": [...]}]}, in pieces.
 
     Times in seconds since 1970, `seconds` is machine time. Records are as in the log, one per step.
+    Raises BadFile before the first piece.
     """
     encode = msgspec.json.Encoder().encode
+    _, ends = _seen(rows)
     yield b'{"schema": 1, "runs": ['
-    for number, row in enumerate(rows):
+    for number, (row, end) in enumerate(zip(rows, ends, strict=True)):
         head = {
             "run": row.fingerprint, "state": row.state, "config": row.config, "excluded": row.excluded,
             "attempts": row.attempts, "resumes": row.resumes, "step": row.step, "total": row.total,
@@ -135,7 +143,7 @@ def json_parts(rows: Sequence[RunRow]) -> Iterator[bytes]:
         }  # fmt: skip
         yield (b",\n" if number else b"\n") + encode(head)[:-1] + b', "records": ['
         between = b"\n"
-        with Quiet(log_of(row.path)) as reader:
+        with Quiet(log_of(row.path), 0, end) as reader:
             for batch in reader.records(restore=False):
                 for at in range(0, len(batch), _BATCH):
                     yield between + b",\n".join(map(encode, batch[at : at + _BATCH]))
