@@ -115,8 +115,18 @@ def find(root: str | os.PathLike[str], word: str) -> RunRow:
 
     Raises UnknownName with the nearest names, BadInput if several begin so, BadFile if there is no root.
     """
-    row = read_row(*_found(root, word))
+    path, base = _found(root, word)
+    row = (_fresh(base, path) if base is not None else None) or read_row(path, base)
     return dataclasses.replace(row, state="running") if running(row) else row
+
+
+def _fresh(root: Path, path: Path) -> RunRow | None:
+    """The row of the index, if nothing has changed since it was made."""
+    with _Index(root, True, path.name) as known:
+        stored = known.rows.get(path.name)
+    if stored is None or stored[0] != _signature(f"{path}/")[0]:
+        return None
+    return _restored(path, stored[1])
 
 
 def _found(root: str | os.PathLike[str], word: str) -> tuple[Path, Path | None]:
@@ -250,10 +260,10 @@ def _open(root: Path, mode: str) -> sqlite3.Connection | None:
 class _Index:
     """What an index has: `rows` by name (signature and row), and how far each log was read.
 
-    `changed` is what it should have instead: name, signature, row, pass.
+    `changed` is what it should have instead: name, signature, row, pass. `only`: one row instead of all.
     """
 
-    def __init__(self, root: Path, used: bool) -> None:
+    def __init__(self, root: Path, used: bool, only: str | None = None) -> None:
         self.rows: dict[str, tuple[bytes, bytes]] = {}
         self.changed: list[tuple[str, bytes, bytes, bytes]] = []
         self._connection: sqlite3.Connection | None = None
@@ -264,10 +274,11 @@ class _Index:
             if self._connection is None:
                 return
             if self._connection.execute("PRAGMA user_version").fetchone() == (_VERSION,):
-                for name, mark, row in self._connection.execute("SELECT name, signature, row FROM runs"):
+                asked = "SELECT name, signature, row FROM runs" + ("" if only is None else " WHERE name = ?")
+                for name, mark, row in self._connection.execute(asked, () if only is None else (only,)):
                     if type(name) is str and type(mark) is bytes and type(row) is bytes:
                         self.rows[name] = mark, row
-        except sqlite3.Error:  # damaged: it is made anew when it is written
+        except (sqlite3.Error, UnicodeEncodeError):  # damaged: it is made anew when it is written
             self.rows = {}
 
     def pass_of(self, name: str) -> Pass | None:

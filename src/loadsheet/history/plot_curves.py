@@ -19,11 +19,13 @@ from loadsheet.history.configs import cell, differing, flat, short_names
 from loadsheet.history.inside import Inside
 from loadsheet.history.logs import Quiet
 from loadsheet.history.rows import RunRow
+from loadsheet.history.tokens import seen
 from loadsheet.run.columns import read_columns
 from loadsheet.run.errors import RunWarning
 
 By = Literal["step", "tokens", "time", "epoch"]
 _MOST_KEYS: Final = 4  # of a config, in a name
+_MOST_BYTES: Final = 1 << 30  # of a log whose columns are held in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,12 @@ def read_curves(row: RunRow, label: str, metrics: Sequence[str], axis: Axis, bet
 
 
 def quiet_columns(path: Path) -> dict[str, list[Any]]:
-    """The columns of a log; damaged lines are left out without a word, `runs verify` counts them."""
+    """The columns of a log; damaged lines are left out without a word, `runs verify` counts them.
+
+    Raises BadFile for a log of more than 1 GiB: its columns would fill the memory.
+    """
+    if (size := path.stat().st_size) > _MOST_BYTES:
+        raise BadFile(f"{path.parent.name}/log.jsonl: got {size:,} bytes, expected at most {_MOST_BYTES:,}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RunWarning)
         return read_columns(path)
@@ -147,7 +154,8 @@ def quiet_columns(path: Path) -> dict[str, list[Any]]:
 def positions(columns: Mapping[str, Sequence[Any]], axis: Axis, row: RunRow) -> list[float | None]:
     """Where each record stands on the axis; None where its column has no finite number.
 
-    Tokens: completed steps times `axis.tokens_per_step`, else what was logged as `tokens`, else steps times
+    Tokens: completed steps times `axis.tokens_per_step`, else what was logged as `tokens` (a running total, or
+    those of one step: see `tokens.seen`), else steps times
     the `tokens_per_step` of the config or the signed sheet. Epochs: what was logged as `epoch`. Time: seconds
     since the run's first line, pauses included. Raises BadInput for an axis that the run does not have.
     """
@@ -169,7 +177,15 @@ def positions(columns: Mapping[str, Sequence[Any]], axis: Axis, row: RunRow) -> 
             f"--by {axis.by}: got run {shorten(row.fingerprint)} without a logged `{name}`, expected one",
             f"{hint}run.log({name}=…); `--by step` is there always",
         )
-    return [_number(value) for value in found]
+    values = [_number(value) for value in found]
+    if axis.by != "tokens":
+        return list(values)
+    known = [(at, step) for at, step in enumerate(columns["step"]) if values[at] is not None]
+    totals = seen([step for _, step in known], [value for value in values if value is not None])
+    places: list[float | None] = [None] * len(values)
+    for (at, _), total in zip(known, totals, strict=True):
+        places[at] = total
+    return places
 
 
 def _tokens_per_step(row: RunRow) -> int | None:

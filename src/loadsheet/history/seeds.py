@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from loadsheet.history.configs import as_text, cell, differing, flat
@@ -92,7 +92,7 @@ def group(
         key = as_text(without_seeds(row.config, seed_keys)) if row.config else f"no config: {row.path}"
         found.setdefault(key, []).append(row)
     groups = [_group(members, measure, seed_keys, unfinished) for members in found.values()]
-    return _named(groups)
+    return named(groups)
 
 
 def _group(
@@ -135,16 +135,14 @@ def _group(
     )
 
 
-def _named(groups: list[Group]) -> list[Group]:
+def named(groups: list[Group]) -> list[Group]:
     """The groups with names that say what differs between them, such as `lr=0.003`."""
-    import dataclasses
-
     flats = [flat(each.config) for each in groups]
     keys = differing(flats)[:3]
     named = []
     for each, config in zip(groups, flats, strict=True):
         shown = [f"{key.rpartition('.')[2]}={cell(config[key], 16)}" for key in keys if key in config]
-        named.append(dataclasses.replace(each, name=" ".join(shown) or each.fingerprint))
+        named.append(replace(each, name=" ".join(shown) or each.fingerprint))
     return named
 
 
