@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 
-from loadsheet.cloud.checklist import CannotLook, Check, Result, ok, unknown
+from loadsheet.cloud.checklist import CannotLook, Check, Result, not_applicable, ok, unknown
 from loadsheet.cloud.context import Context
 from loadsheet.errors import LoadsheetError, one_line
 from loadsheet.units import format_duration
@@ -24,16 +24,22 @@ def carry_out(checks: Iterable[Check], context: Context) -> Iterator[tuple[Check
     """Each check with its result, as they are done; each once, whatever happens in it."""
     checks = list(checks)
     results: dict[str, Result] = {}
+    settling = {question: c.id for c in checks for question in c.settles}
     held: dict[str, Result] = {c.id: c.look(context) for c in checks if c.only_asks}
     for entry, result in _looked([c for c in checks if not c.only_asks], context):
         results[entry.id] = result
-        if result.state == "unknown" and entry.settled_by:
+        if result.state == "unknown" and entry.id in settling:
             held[entry.id] = result
         else:
-            yield entry, answered(entry, result, results, context)
+            yield entry, answered(entry, result, context)
     for entry in checks:
         if entry.id in held:
-            yield entry, answered(entry, held[entry.id], results, context)
+            other = settling.get(entry.id, "")
+            yield (
+                entry,
+                settled(held[entry.id], other, results.get(other))
+                or answered(entry, held[entry.id], context),
+            )
 
 
 def _looked(checks: list[Check], context: Context) -> Iterator[tuple[Check, Result]]:
@@ -90,11 +96,17 @@ def look(entry: Check, context: Context) -> Result:
     return result
 
 
-def answered(entry: Check, result: Result, results: dict[str, Result], context: Context) -> Result:
-    """The result with what another check, or a person, has answered where the machine does not know."""
+def answered(entry: Check, result: Result, context: Context) -> Result:
+    """The result with what a person has answered where the machine does not know."""
     if result.state != "unknown" or not entry.question:
         return result
-    for other in entry.settled_by:
-        if other in results and results[other].state == "ok":
-            return ok(*results[other].evidence, {"fact": f"answered by {other}"})
     return context.answers.apply(entry, result, context)
+
+
+def settled(result: Result, other: str, found: Result | None) -> Result | None:
+    """What another check has found out in the place of a question; None if it could not look either."""
+    if found is None or found.state in {"unknown", "not_applicable"}:
+        return None
+    if found.state == "ok":
+        return ok(*found.evidence, {"fact": f"answered by {other}"})
+    return not_applicable({"fact": f"looked at by {other}: {found.state}, see there"})

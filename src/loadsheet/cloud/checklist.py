@@ -97,8 +97,8 @@ class Check:
     """One line of the checklist.
 
     `question`: what a person is asked where the machine does not know; an answer that is still good turns
-    `unknown` into `ok`, a "no" into `fail`. `days`: how long an answer is good for. `settled_by`: ids of
-    checks whose `ok` answers the question without asking. `slow`: may take longer than a second.
+    `unknown` into `ok`, a "no" into `fail`. `days`: how long an answer is good for. `settles`: ids of
+    questions that this check answers by itself where it can look. `slow`: may take longer than a second.
     """
 
     id: str
@@ -107,7 +107,7 @@ class Check:
     look: Callable[[Context], Result]
     question: str = ""
     days: int = 30
-    settled_by: tuple[str, ...] = ()
+    settles: tuple[str, ...] = ()
     slow: bool = False
     needs: Needs = "machine"
 

@@ -140,6 +140,16 @@ class Context:
         return wanted.resolve()
 
     @property
+    def free_bytes(self) -> int:
+        """Bytes that an ordinary user may still write there; looked at once, before anything is tried out."""
+
+        def find() -> int:
+            facts = self.machine.statvfs(self.checkpoint_place)
+            return facts.f_bavail * facts.f_frsize
+
+        return self.once("free bytes", find)
+
+    @property
     def checkpoint_size(self) -> tuple[int, str] | None:
         """Bytes of one checkpoint, and where the figure comes from: given, the sheet, the last run."""
         if self.inputs.checkpoint_bytes is not None:

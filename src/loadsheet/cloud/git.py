@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import DEVNULL, Popen
+from subprocess import DEVNULL, PIPE, Popen
 from typing import Final
 
 from loadsheet.cloud.checklist import CannotLook
@@ -31,6 +31,7 @@ _SETTINGS: Final = {
     "credential.helper": "",
     "diff.external": "",
     "gpg.program": "false",
+    "log.showRoot": "true",
     "log.showSignature": "false",
     "protocol.allow": "never",
     "safe.bareRepository": "explicit",
@@ -68,10 +69,12 @@ class Repository:
         with self.start(*words) as process:
             return answer(process, timeout)
 
-    def start(self, *words: str, stdin: int = DEVNULL) -> AbstractContextManager[Popen[bytes]]:
+    def start(
+        self, *words: str, stdin: int = DEVNULL, stderr: int = PIPE
+    ) -> AbstractContextManager[Popen[bytes]]:
         """git at work, to be read as it goes; gone when the block is left."""
         line = [_program(self.machine), "-C", str(self.top), "--no-pager", *words]
-        return started(line, self.variables, stdin=stdin)
+        return started(line, self.variables, stdin=stdin, stderr=stderr)
 
     def lines(self, *words: str, timeout: float = _TIMEOUT) -> list[str]:
         """What git answers, split at NUL; CannotLook with its complaint if it fails."""

@@ -18,11 +18,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from loadsheet.cloud.checklist import CannotLook
+from loadsheet.cloud.probe import Clock, WriteRate, clock, reserve, write_rate
 
 _LIMIT: Final = 4 << 20  # of what a program may answer, and of a system file, bytes
+_PIECE: Final = 1 << 16
 _TIMEOUT: Final = 15.0  # of a program, seconds
 
 
@@ -74,16 +76,27 @@ class Machine:
         programs: Callable[[Sequence[str], float], Output | None] | None = None,
         time: Callable[[], float] = time.time,
         statvfs: Callable[[Path], Space] | None = None,
+        write_rate: Callable[[Path, float], WriteRate] = write_rate,
+        reserve: Callable[[Path, int], bool] = reserve,
+        clock: Callable[[], Clock | None] = clock,
         system: str = sys.platform,
         home: Path | None = None,
         user: int | None = None,
+        nvml: Any = None,
         not_from: Iterable[Path] = (),
     ) -> None:
-        """`not_from`: folders none of whose programs may be run, however PATH stands."""
+        """`not_from`: folders none of whose programs may be run, however PATH stands.
+
+        `nvml`: what to take for the module pynvml, False for none; None looks whether it is installed.
+        """
+        self.nvml = nvml
         self.root = root
         self.environment = dict(os.environ if environment is None else environment)
         self.time = time
         self.statvfs: Callable[[Path], Space] = statvfs or os.statvfs
+        self.write_rate = write_rate
+        self.reserve = reserve
+        self.clock = clock
         self.system = system
         self.user = os.getuid() if user is None and hasattr(os, "getuid") else user or 0
         self.home = home or Path(self.environment.get("HOME") or os.path.expanduser("~"))
@@ -103,8 +116,12 @@ class Machine:
             mode = os.stat(found).st_mode
             if not stat.S_ISREG(mode):
                 return None
-            with open(found, "rb") as file:
-                return file.read(_LIMIT).decode(errors="replace")
+            data = bytearray()
+            with open(found, "rb", buffering=0) as file:
+                # in pieces: files of /proc/sys refuse to be asked for megabytes at once
+                while len(data) < _LIMIT and (piece := file.read(_PIECE)):
+                    data += piece
+            return data.decode(errors="replace")
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
             return None
         except OSError as error:
@@ -154,17 +171,19 @@ def started(
     environment: Mapping[str, str],
     *,
     stdin: int = subprocess.DEVNULL,
-    directory: Path | None = None,
+    stderr: int = subprocess.PIPE,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program in a session of its own; it and all that it has started are gone at the end."""
+    """A program in a session of its own; it and all that it has started are gone at the end.
+
+    CannotLook if it cannot be started.
+    """
     try:
         process = subprocess.Popen(
             words,
             stdin=stdin,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             env={**environment, "LC_ALL": "C"},
-            cwd=directory,
             start_new_session=True,
         )
     except OSError as error:

@@ -26,14 +26,14 @@ def check(
     why: str,
     question: str = "",
     days: int = 30,
-    settled_by: Iterable[str] = (),
+    settles: Iterable[str] = (),
     slow: bool = False,
     needs: Needs = "machine",
 ) -> Callable[[Callable[[Context], Result]], Callable[[Context], Result]]:
     """Enter a function as a check; the parameters are those of `Check`. An id stands once."""
 
     def enter(look: Callable[[Context], Result]) -> Callable[[Context], Result]:
-        _enter(Check(id, phase, why, look, question, days, tuple(settled_by), slow, needs))
+        _enter(Check(id, phase, why, look, question, days, tuple(settles), slow, needs))
         return look
 
     return enter
@@ -46,10 +46,9 @@ def ask(
     phase: Phase,
     why: str,
     days: int = 30,
-    settled_by: Iterable[str] = (),
 ) -> None:
-    """Enter a question that only a person can answer."""
-    _enter(Check(id, phase, why, nothing_to_see, question, days, tuple(settled_by)))
+    """Enter a question that only a person can answer, or a check that `settles` it."""
+    _enter(Check(id, phase, why, nothing_to_see, question, days))
 
 
 def _enter(entry: Check) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -9,7 +10,6 @@ from typing import Any, Final
 from loadsheet.cloud.checklist import STATES, Check, Result
 from loadsheet.cloud.context import Inputs
 from loadsheet.errors import one_line
-from loadsheet.text import wrap
 from loadsheet.units import format_duration
 
 SCHEMA: Final = 1
@@ -22,6 +22,12 @@ LABELS: Final = {
 }
 _STATE: Final = 8  # columns of the state and the gap behind it
 _ID: Final = 24
+
+
+def wrap(text: str, width: int, indent: str = "") -> list[str]:
+    """A paragraph; options and paths are not broken at their hyphens, but where nothing else helps."""
+    width = max(width, 16)
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
 def sentence(evidence: Mapping[str, Any]) -> str:
