@@ -16,6 +16,7 @@ from loadsheet.cli import COMMANDS, main
 # --- the surface: extend it, never rename -----------------------------------------------------------------
 
 SURFACE = {
+    "close": "RUN --calibration --json --price --runs --sheet --strict",
     "gpus": "TEXT --json --sources",
     "lab": "EXPERIMENT --json --no-timing --plot",
     "measure": "",
@@ -41,8 +42,11 @@ SURFACE = {
     ),
     "runs": "",
     "score": "--json --rows --truth",
+    "sign": "",  # below: what plan has, and its own
     "verify": "MODEL --counts --json --quick",
 }
+_OF_SIGN = {"--checkpoint-every", "--out", "--run", "--sign-anyway", "--steps"}
+SURFACE["sign"] = " ".join(["MODEL", *sorted({*SURFACE["plan"].split()[1:], *_OF_SIGN})])
 REFUSED = {"--cp", "--dp", "--ep", "--fsdp", "--pp", "--sharding", "--tp", "--zero"}
 
 
@@ -60,7 +64,7 @@ def test_surface_of_the_command_line(name: str) -> None:
     """The names of arguments and options stand: scripts depend on them."""
     shown, hidden = _surface(name)
     assert shown == SURFACE[name]
-    assert hidden == (REFUSED if name == "plan" else set())
+    assert hidden == (REFUSED if name in ("plan", "sign") else set())
 
 
 def test_commands() -> None:

@@ -25,6 +25,7 @@ _PUBLIC = {
     "RunWarning": "run.errors",
     "Sheet": "sheet",
     "Stopped": "run.errors",
+    "close": "closing",
     "deterministic": "run.determinism",
     "gpu": "hardware",
     "gpus": "hardware",
@@ -34,6 +35,7 @@ _PUBLIC = {
     "models": "arch.read",
     "plan": "sheet",
     "read_log": "run.reading",
+    "sign": "closing",
     "stream_log": "run.reading",
 }
 
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from loadsheet import measure as measure
     from loadsheet.arch.read import model as model
     from loadsheet.arch.read import models as models
+    from loadsheet.closing import close as close
+    from loadsheet.closing import sign as sign
     from loadsheet.errors import BadConfig as BadConfig
     from loadsheet.errors import BadFile as BadFile
     from loadsheet.errors import BadInput as BadInput

@@ -14,11 +14,12 @@ from loadsheet.cli.output import complain, unwritable
 from loadsheet.errors import LoadsheetError, UnknownKey, one_line
 
 #: command -> module under `loadsheet.cli`; imported only when the command runs or its help is asked for
-COMMANDS = {"gpus": "gpus", "lab": "lab", "measure": "measure", "models": "models", "odds": "odds",
+COMMANDS = {"close": "close", "gpus": "gpus", "lab": "lab", "measure": "measure", "models": "models", "odds": "odds",
             "params": "params", "plan": "plan", "preflight": "preflight", "runs": "runs",
-            "score": "score", "verify": "verify"}  # fmt: skip
+            "score": "score", "sign": "sign", "verify": "verify"}  # fmt: skip
 #: shown in the list of commands, so that the list needs no imports
 SUMMARIES = {
+    "close": "Predicted beside measured, and which assumption was off.",
     "gpus": "The GPUs that are known, with their peaks, memory and sources.",
     "lab": "The lecture's experiments: what it says, what we say, what PyTorch measures.",
     "measure": "The real thing: this machine, your own module, a training script.",
@@ -29,6 +30,7 @@ SUMMARIES = {
     "preflight": "The checklist before, during and after renting: what would cost time, money or data.",
     "runs": "What finished and interrupted runs left: listed, compared, plotted, exported, tidied up.",
     "score": "Accuracy on published measurements.",
+    "sign": "Freeze a sheet before the run.",
     "verify": "Formulas against real PyTorch on this machine.",
 }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,21 +27,46 @@ def command() -> None:
 
 @command.command(name="machine")
 @click.option("--gpu", help="GPU id whose data sheet to compare with.")
+@click.option("--quick", is_flag=True, help="Two sizes and less time: rates that may be too low.")
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path),
+    help="Write what was measured to this JSON file, for `plan --gpu FILE` and `sign --gpu FILE`.",
+)
+@click.option("--force", is_flag=True, help="With --save: overwrite the file.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def machine(gpu: str | None, as_json: bool) -> None:
-    """Matmul rate per dtype and size, and memory bandwidth, on the GPU if PyTorch sees one, else the CPU."""
+def machine(gpu: str | None, quick: bool, save: Path | None, force: bool, as_json: bool) -> None:
+    """Matmul rate per dtype and size, and memory bandwidth, on the GPU if PyTorch sees one, else the CPU.
+
+    With --save, the best rate of each dtype is the peak of a machine of your own: plans for it, and the
+    MFU of runs on it, are relative to what was measured here.
+    """
+    from loadsheet.history.export_file import check_free, whole_file
     from loadsheet.measure import torch_or_error
 
     sheet = find_gpu(gpu) if gpu is not None else None
+    if save is not None:
+        check_free(save, force=force, what="--save")
     torch_or_error()
+    from loadsheet.measure.describe import describe
     from loadsheet.measure.machine import measure_machine
 
-    name, rates = measure_machine(sheet, progress)
+    name, rates = measure_machine(sheet, progress, quick=quick)
     done()
+    entry = describe(name, rates)
+    if save is not None:
+        with whole_file(save, force=force, what="--save") as aside:
+            aside.write_text(json.dumps(entry, indent=1) + "\n", encoding="utf-8")
     if sheet is not None and name.startswith("CPU"):
         warn(f"PyTorch sees no GPU: the CPU's rates stand beside the data sheet of {sheet.id}")
     if as_json:
-        show_json({"device": name, "gpu": sheet.id if sheet else None, "rates": [r.to_json() for r in rates]})
+        show_json(
+            {
+                "device": name, "gpu": sheet.id if sheet else None, "rates": [r.to_json() for r in rates],
+                "memory_usable_bytes": entry["memory_usable_bytes"],
+                "saved": None if save is None else {"path": str(save), "id": entry["id"]},
+            }
+        )  # fmt: skip
         return
     show(name)
     rows = [["", "dtype", "size", "rate", "of the data sheet"]]
@@ -57,7 +84,10 @@ def machine(gpu: str | None, as_json: bool) -> None:
         )
     for line in columns(rows, left=2):
         show("  " + line)
+    show(f"  {format_bytes(entry['memory_usable_bytes'])} of memory that a process can use")
     show("  the shortest of several runs; every machine and every run differs a little")
+    if save is not None:
+        show(f"saved as `{entry['id']}`: give `--gpu {save}` to plan or sign for this machine")
 
 
 def load(target: str) -> Any:

@@ -15,6 +15,7 @@ from loadsheet.hardware import Gpu
 from loadsheet.hardware import gpu as find_gpu
 from loadsheet.hardware import gpus as all_gpus
 from loadsheet.money.price import Price, cheapest, parse_price, read_price_file
+from loadsheet.recipe import Training, recipe
 from loadsheet.sheet import Sheet, plan
 from loadsheet.sheet.calibration import read_calibration
 from loadsheet.units import parse_count, parse_duration, parse_share
@@ -147,11 +148,18 @@ def plan_options(command: _Command) -> _Command:
 
 
 def sheets_of(
-    model: str, gpu: str, gpus: str, options: dict[str, Any], *, alone: tuple[str, str] | None = None
+    model: str,
+    gpu: str,
+    gpus: str,
+    options: dict[str, Any],
+    *,
+    alone: tuple[str, str] | None = None,
+    steps: int | None = None,
 ) -> list[Sheet]:
     """The sheet of each GPU that was named; BadInput and its kin for what makes no sense, warnings to stderr.
 
-    `alone`: what wants a single GPU, and why, where only one may be named.
+    `alone`: what wants a single GPU, and why, where only one may be named. `steps`: as many steps as the
+    run has, where it is these and not the tokens that are given.
     """
     chosen = _gpus(gpu)
     if alone is not None and len(chosen) > 1:
@@ -163,6 +171,8 @@ def sheets_of(
         warn_shadowed(model)
         found = find_model(model)
         spot = _interruptions(settings)
+        if steps is not None and "tokens" not in settings:
+            settings |= _tokens(steps, count, found.max_length, settings)
         sheets = []
         for each in chosen:
             price = price_of(each, count)
@@ -171,6 +181,14 @@ def sheets_of(
     for message in dict.fromkeys(w for s in sheets for w in s.warnings):
         warn(message)
     return sheets
+
+
+def _tokens(steps: int, gpus: int, max_length: int | None, settings: dict[str, Any]) -> dict[str, int]:
+    """The tokens of so many steps of a recipe that trains."""
+    made = recipe(max_length=max_length, **{k: v for k, v in settings.items() if k != "calibration"})
+    if not isinstance(made, Training):
+        return {}
+    return {"tokens": steps * made.batch * made.seq * made.accumulation * gpus}
 
 
 def _gpus(text: str) -> list[Gpu]:

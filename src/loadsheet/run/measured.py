@@ -31,6 +31,8 @@ from loadsheet.run.sheetfile import Facts
 
 _MOST = 1_000_000  # step times that are kept
 _LARGEST = 64 << 20  # bytes of a file that is read back
+#: a process that has lived longer before it opens its run was not started for it (a notebook, a server)
+_START_UP = 600.0
 
 
 def warmup_steps(timed: int) -> int:
@@ -86,8 +88,11 @@ class Tokens:
 class Clock:
     """Times the steps, without what `aside` took: evaluation is no part of a training step."""
 
+    _clocks = 0
+
     def __init__(self) -> None:
         self.opened = time.time()
+        self.started = self._started()
         self.seconds = array("d")
         self.wait_seconds = 0.0
         self.step_seconds = 0.0
@@ -96,6 +101,12 @@ class Clock:
         self._aside = 0.0
         self._begun = 0.0
         self._waited = 0.0
+
+    def _started(self) -> float:
+        """Since when the machine works for this run: the start of the process, if it was started for it."""
+        Clock._clocks += 1
+        began = process_started() if Clock._clocks == 1 else None
+        return began if began is not None and 0 <= self.opened - began <= _START_UP else self.opened
 
     def begin(self, batches: Iterable[Batches]) -> None:
         """A step begins."""
@@ -187,7 +198,7 @@ def attempt_entry(
         "steps_timed": len(seconds),
         "lost_steps": lost,
         "ended": ended,
-        "started": process_started(),
+        "started": clock.started,
         "opened": clock.opened,
         "written": time.time(),
         "step_seconds": None if step is None else {**step, "sum": clock.step_seconds},
