@@ -35,6 +35,7 @@ _PUBLIC = {
     "models": "arch.read",
     "plan": "sheet",
     "read_log": "run.reading",
+    "runs": "history.index",
     "sign": "closing",
     "stream_log": "run.reading",
 }
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from loadsheet.errors import UnsupportedArchitecture as UnsupportedArchitecture
     from loadsheet.hardware import gpu as gpu
     from loadsheet.hardware import gpus as gpus
+    from loadsheet.history.index import runs as runs
     from loadsheet.ledger import Estimate as Estimate
     from loadsheet.ledger import Item as Item
     from loadsheet.ledger import Ledger as Ledger

@@ -75,7 +75,8 @@ def align(rows: Sequence[RunRow], metric: str, axis: Axis, count: int = POINTS) 
     """The curves of a metric at up to `count` points that all runs with this metric have reached.
 
     They are places at which all of them logged, if there are enough (by step two); else they are spread
-    evenly over what is common, and values lie on the line between two records. Nothing is smoothed. Raises BadFile for a log that cannot be read, BadInput for an axis that a run does not have.
+    evenly over what is common, and values lie on the line between two records. Nothing is smoothed.
+    Raises BadFile for a log that cannot be read, BadInput for an axis that a run does not have.
     """
     curves: list[Curve | None] = []
     for row in rows:

@@ -41,7 +41,9 @@ class Inside:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise BadFile(f"{name}: got {reason!r}, expected to read it") from None
         if linked and not self._below(os.path.realpath(at)):
-            raise BadFile(f"{name}: got a link that leaves the directory, expected a file in it: not followed")
+            raise BadFile(
+                f"{name}: got a link that leaves the directory, expected a file in it: not followed"
+            )
         return Path(at)
 
     def folder(self, name: str) -> Path:

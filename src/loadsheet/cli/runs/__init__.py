@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from loadsheet.errors import UnknownKey
+from loadsheet.errors import LoadsheetError, UnknownKey
 
 #: subcommand -> module under `loadsheet.cli.runs`, which holds it as `command`; and its line in the list
 SUBCOMMANDS = {
@@ -20,6 +20,9 @@ SUBCOMMANDS = {
     "show": "One run: attempts, events, metrics, checkpoints, what was measured.",
     "verify": "Is what a run left whole: checksums, log, config, attempts.",
 }
+
+
+_NEEDED = {"msgspec", "torch", "xxhash"}
 
 
 class Runs(click.Group):
@@ -35,6 +38,17 @@ class Runs(click.Group):
             return None
         command: click.Command = import_module(f"loadsheet.cli.runs.{cmd_name}").command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the subcommand; what it cannot do without is asked for in one line."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if error.name not in _NEEDED:
+                raise
+            raise LoadsheetError(
+                f"runs: got no {error.name}, expected it to be installed", "pip install 'loadsheet[run]'"
+            ) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of subcommands, without importing them."""
