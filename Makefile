@@ -30,7 +30,7 @@ help:
 	@echo "make test    the tests and the examples in the docstrings"
 	@echo "make lint    style, types, layering, and that the documents are up to date"
 	@echo "make docs    generate anew what the documents quote"
-	@echo "make bench   how long the commands take, and a save"
+	@echo "make bench   how long the commands take, a save, and the odds"
 	@echo "make torture kill training runs at random instants, KILLS=1000 times, and report the counts"
 	@echo "make clean   remove the venv and the caches"
 
@@ -58,6 +58,7 @@ docs: $(VENV)/installed-dev
 bench: $(VENV)/installed-bench
 	$(BIN)/python bench/bench.py
 	$(BIN)/python bench/save.py
+	$(BIN)/python bench/odds.py
 
 KILLS := 1000
 torture: $(VENV)/installed-dev

@@ -19,7 +19,7 @@ from loadsheet.money.interruptions import (
     stationary_wait,
 )
 from loadsheet.money.interval import best_every, daly, exact, young
-from loadsheet.money.question import Question
+from loadsheet.money.question import MARGIN, NOTICE, Question
 
 if TYPE_CHECKING:
     from loadsheet.money.odds import Law, Probability, Sample
@@ -290,8 +290,9 @@ class Odds:
         if job.restart > 0:
             half = {"restart": job.restart / 2, "startup": job.startup / 2}
             tries.append(("a restart in half the time", self._at_best(**half)))
-        if job.notice_works < 0.9 and not math.isinf(job.mtbf):
-            obeyed = {"notice_works": 0.9, "notice": job.notice or 120.0}
+        notice = job.notice or NOTICE
+        if job.notice_works < 0.9 and MARGIN * (job.save + job.commit) <= notice:  # else it comes too late
+            obeyed = {"notice_works": 0.9, "notice": notice}
             tries.append(("notices obeyed, 9 of 10 in time", self._at_best(**obeyed)))
         if not math.isinf(job.mtbf):
             tries.append(("a zone with half the interruptions", self._at_best(mtbf=2 * job.mtbf)))

@@ -44,7 +44,7 @@ RESTART: Final = 600.0
 NEVER: Final = 1000.0
 
 _LEAST = 1e-150
-_PANELS = 8
+_PANELS = 3
 #: nodes and weights of Gauss and Legendre, 8 points on (-1, 1); Abramowitz and Stegun, table 25.4
 _GAUSS: Final = (
     (0.1834346424956498, 0.3626837833783620),
@@ -95,7 +95,7 @@ def passage(seconds: Any, mtbf: Any, pause: Span = NOTHING, notice: Any = 0.0, l
     For p = 0 the mean is (M + ρ)·(e^(y/M) − 1), for p = 1 y·(1 + (ρ + g)/M). The Laplace transform of the
     time is (1 + α·(e^(θy) − 1))^(−κ) with θ = s + 1/M, α = 1 − (1−p)·B/(Mθ), κ = 1 − p·G/(Mθ − (1−p)·B),
     where B and G are those of the pause and of g + pause; hence the variance, an integral over the stretch
-    that is evaluated by Gauss's rule. Derived in docs/odds.md; y/M up to about 30.
+    that is evaluated by Gauss's rule (to seven digits where y/M is below 12). Derived in docs/odds.md.
 
     The time to see an hour without an event where there is one an hour on average: 1.72 h ± 0.98 h.
 
