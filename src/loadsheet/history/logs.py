@@ -245,6 +245,12 @@ class _Fold:
             if step > found.pending_step:
                 self._settle()
                 found.pending_step = found.summary.last_step = step
+            else:  # another line of the same step: what it says counts, also that something is no number
+                said = set(record)
+                if isinstance(record.get("timing"), dict):
+                    said.update(f"timing.{name}" for name in record["timing"])
+                for name in found.pending.keys() & said:
+                    del found.pending[name]
             found.pending.update(_numbers(record))
 
     def _settle(self) -> None:
