@@ -12,15 +12,13 @@ The commit protocol, and why it is what it is:
 6. the parent is fsynced: only now is the checkpoint there to stay, and only now does `write` return.
 
 An older checkpoint is removed after the newer one was read back and found good. It is renamed first, so
-that what is half removed no longer bears the name either.
+that what is half removed no longer bears the name either. How they are read back stands in `stored`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -31,25 +29,22 @@ import torch
 import xxhash
 
 from loadsheet.errors import BadInput, shorten
-from loadsheet.run.errors import BadCheckpoint, NoCheckpoint, NoSpace, RunWarning, SaveFailed
-from loadsheet.run.files import Disk, Files
+from loadsheet.run.errors import BadCheckpoint, RunWarning
+from loadsheet.run.files import Files
 from loadsheet.run.manifest import DOCUMENT, FORMAT, MANIFEST, TENSORS, FileEntry, Manifest, pack, unpack
 from loadsheet.run.retention import BestOf, kept
-from loadsheet.run.state import Snapshot, State
+from loadsheet.run.room import Room
+from loadsheet.run.state import Snapshot
+from loadsheet.run.stored import StoredCheckpoints, damaged, directory_name
 
-_NAME = re.compile(r"step-(\d{8,})")
-_SAVING, _OLD, _REPLACED, _TORN = ".saving-", ".old-", ".replaced-", "torn-"
+__all__ = ["CheckpointStore", "directory_name"]
+
+_SAVING, _OLD, _REPLACED = ".saving-", ".old-", ".replaced-"
 _HASH_CHUNK = 16 * 1024 * 1024
-_LARGEST_DOCUMENT = 1 << 30
 
 
-def directory_name(step: int) -> str:
-    """The name of the checkpoint of a step."""
-    return f"step-{step:08d}"
-
-
-class CheckpointStore:
-    """The checkpoints of one run, in one directory.
+class CheckpointStore(StoredCheckpoints):
+    """The checkpoints of one run, for the process that has it: written, removed.
 
     `keep_last` are kept, besides them those whose step is a multiple of `every_mth`, and those that `best`
     says. Raises BadInput for `keep_last` below 1.
@@ -67,15 +62,13 @@ class CheckpointStore:
         for name, value in (("keep_last", keep_last), ("every_mth", 1 if every_mth is None else every_mth)):
             if type(value) is not int or value < 1:
                 raise BadInput(f"{name}: got {shorten(value)}, expected a whole number from 1 on")
-        self.path = Path(path)
+        super().__init__(path, files=files)
         self.keep_last = keep_last
         self.every_mth = every_mth
         self._best = best
-        self._most = keep_last + (best.best.count if best else 0)  # kept, without every m-th
-        self._files: Files = Disk() if files is None else files
-        self._root = os.fspath(path)
+        # of those kept, the ones that every m-th does not give room for
+        self._room = Room(self._files, self._root, keep_last + (best.best.count if best else 0))
         self._rooted = False
-        self._good: set[int] = set()  # read back and found whole by this process
         self._bad: set[int] = set()  # once best, and found damaged
         self._said = False  # that there is no best
 
@@ -132,7 +125,7 @@ class CheckpointStore:
             for name, expected in facts.files.items():
                 got = self._put(folder, name, chunks(name))
                 if got != expected:
-                    raise _damaged(f"{directory_name(facts.step)}/{name}", got, expected)
+                    raise damaged(f"{directory_name(facts.step)}/{name}", got, expected)
             return manifest
 
         return self._commit(facts.step, content, fence, sum(entry.bytes for entry in facts.files.values()))
@@ -167,7 +160,7 @@ class CheckpointStore:
                 self._drop(self._at(old))
         except OSError as error:
             self._drop(hidden)
-            raise self._failed(step, error, nbytes) from error
+            raise self._room.failure(name, error, nbytes) from error
         except BaseException:
             self._drop(hidden)
             raise
@@ -217,172 +210,22 @@ class CheckpointStore:
         with contextlib.suppress(OSError):
             self._files.remove(hidden)
 
-    def _failed(self, step: int, error: OSError, nbytes: int) -> SaveFailed:
-        where = f"save {directory_name(step)} in {self._root}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return self._no_space(where, nbytes, 0)
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        hint = "the checkpoints before it are untouched"
-        if error.errno == errno.ENOENT:
-            hint = "was the run directory removed or unmounted?"
-        elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            hint = "the directory must be writable; a disk with errors is often made read-only by the system"
-        return SaveFailed(f"{where}: got `{reason}`, expected to write {nbytes:,} bytes", hint)
-
-    def _no_space(self, where: str, nbytes: int, stored: int) -> NoSpace:
-        try:
-            free = self._files.free(
-                self._root if self._files.names(self._root) else os.path.dirname(self._root)
-            )
-        except OSError:
-            free = 0
-        return NoSpace(
-            f"{where}: got {free:,} bytes free, expected {max(self.needed_bytes(nbytes) - stored, nbytes):,}: "
-            f"({self._most} kept + 1) × {nbytes:,}" + (f" - {stored:,} stored" if stored else ""),
-            "make room (or ask for quota), or keep fewer checkpoints; those that exist are untouched",
-        )
-
     # --- space --------------------------------------------------------------------------------------
 
     def needed_bytes(self, nbytes: int) -> int:
         """Bytes that checkpoints of this size take at most: those kept, and the one being written."""
-        return (self._most + 1) * nbytes
+        return self._room.needed(nbytes)
 
     def check_space(self, nbytes: int) -> None:
         """Is there room for checkpoints of this size? Raises NoSpace if not; to be asked before step 1."""
         stored = 0
         steps = self.steps()
         regular = set(steps[: -self.keep_last]) & kept(steps, self.keep_last, self.every_mth)
-        for step in [step for step in steps if step not in regular][-self._most :]:
+        for step in [step for step in steps if step not in regular][-self._room.most :]:
             for name in (DOCUMENT, TENSORS):
                 with contextlib.suppress(OSError):
                     stored += self._files.size(self._at(directory_name(step), name))
-        existing = self._root if self._files.names(self._root) else os.path.dirname(self._root) or "."
-        try:
-            free = self._files.free(existing)
-        except OSError as error:
-            raise SaveFailed(
-                f"checkpoints in {self._root}: got `{error.strerror}`, expected a directory"
-            ) from error
-        if free < self.needed_bytes(nbytes) - stored:
-            raise self._no_space(f"checkpoints in {self._root}", nbytes, stored)
-
-    # --- reading ------------------------------------------------------------------------------------
-
-    def steps(self) -> list[int]:
-        """The steps that have a checkpoint, in order."""
-        found = []
-        for name in self._files.names(self._root):
-            match = _NAME.fullmatch(name)
-            if match and directory_name(int(match[1])) == name:
-                found.append(int(match[1]))
-        return sorted(found)
-
-    def manifest(self, step: int) -> Manifest:
-        """The manifest of a checkpoint; its files are not looked at. Raises BadCheckpoint."""
-        where = f"{directory_name(step)}/{MANIFEST}"
-        path = self._at(directory_name(step), MANIFEST)
-        try:
-            if self._files.size(path) > 1 << 24:
-                raise BadCheckpoint(f"{where}: got {self._files.size(path):,} bytes, expected a manifest")
-            manifest = unpack(b"".join(bytes(part) for part in self._files.chunks(path)), where)
-        except OSError as error:
-            message = f"{where}: got `{error.strerror}`, expected a manifest"
-            raise BadCheckpoint(message, "a checkpoint without one is not whole") from None
-        if manifest.step != step:
-            raise BadCheckpoint(f"{where}: got a manifest of step {manifest.step}, expected step {step}")
-        return manifest
-
-    def verify(self, step: int) -> Manifest:
-        """Read every byte of a checkpoint and compare the checksums. Raises BadCheckpoint."""
-        manifest = self.manifest(step)
-        for name, expected in manifest.files.items():
-            where = f"{directory_name(step)}/{name}"
-            path = self._at(directory_name(step), name)
-            try:
-                size = self._files.size(path)
-                if size != expected.bytes:
-                    raise BadCheckpoint(f"{where}: got {size:,} bytes, expected {expected.bytes:,}", _CUT)
-                hasher = xxhash.xxh3_128()
-                for part in self._files.chunks(path):
-                    hasher.update(part)
-            except OSError as error:
-                raise BadCheckpoint(
-                    f"{where}: got `{error.strerror}`, expected to read it", _BAD_DISK
-                ) from None
-            if hasher.hexdigest() != expected.xxh3_128:
-                raise _damaged(where, FileEntry(size, hasher.hexdigest()), expected)
-        return manifest
-
-    def load(self, step: int | None = None, *, set_aside: bool = True) -> State:
-        """The state of a step, or the newest one that is whole.
-
-        Damaged ones that are newer are reported, and with `set_aside` renamed, so that they are neither
-        counted nor in the way. Raises BadCheckpoint if the step asked for is damaged, NoCheckpoint if
-        there is none, or none that is whole (then nothing is renamed: to begin anew is not for us to say).
-        """
-        if step is not None:
-            if step not in self.steps():
-                raise NoCheckpoint(
-                    f"checkpoint: got step {shorten(step)}, expected one of {shorten(self.steps())}",
-                    f"in {self._root}",
-                )
-            return self._read(step)
-        damaged: list[tuple[int, BadCheckpoint]] = []
-        for number in reversed(self.steps()):
-            try:
-                state = self._read(number)
-            except BadCheckpoint as error:
-                damaged.append((number, error))
-                continue
-            for torn, reason in damaged:
-                self._report(torn, reason, set_aside)
-            return state
-        if damaged:
-            raise NoCheckpoint(
-                f"checkpoints in {self._root}: got {len(damaged)}, all of them damaged, expected one that is whole",
-                f"the newest: {damaged[0][1]}; to begin at step 0 remove the directory",
-            )
-        raise NoCheckpoint(f"checkpoints in {self._root}: got none, expected one")
-
-    def _read(self, step: int) -> State:
-        manifest = self.verify(step)
-        folder = directory_name(step)
-        try:
-            if manifest.files[DOCUMENT].bytes > _LARGEST_DOCUMENT:
-                raise BadCheckpoint(
-                    f"{folder}/{DOCUMENT}: got more than {_LARGEST_DOCUMENT:,} bytes, expected less"
-                )
-            document = b"".join(bytes(part) for part in self._files.chunks(self._at(folder, DOCUMENT)))
-            data = self._files.read(self._at(folder, TENSORS))
-        except OSError as error:
-            raise BadCheckpoint(f"{folder}: got `{error.strerror}`, expected to read it", _BAD_DISK) from None
-        state = State(document, data)
-        if state.step != step:
-            raise BadCheckpoint(
-                f"{folder}/{DOCUMENT}: got the state of step {state.step}, expected step {step}"
-            )
-        self._good.add(step)
-        return state
-
-    def _report(self, step: int, error: BadCheckpoint, set_aside: bool) -> None:
-        fate = "left where it is"
-        if set_aside:
-            try:
-                fate = f"set aside as {os.path.basename(self._set_aside(step))}"
-            except OSError as failed:
-                fate = f"cannot be set aside: {failed.strerror}"
-        hint = f" ({error.hint})" if error.hint else ""
-        warnings.warn(f"{error}{hint}; {fate}, an older checkpoint is used", RunWarning, stacklevel=4)
-
-    def _set_aside(self, step: int) -> str:
-        """Give a damaged checkpoint another name. Not made durable: if lost, it is only found once more."""
-        name = directory_name(step)
-        taken = set(self._files.names(self._root))
-        number = next(n for n in range(1, len(taken) + 2) if f"{_TORN}{name}-{n}" not in taken)
-        new = self._at(f"{_TORN}{name}-{number}")
-        self._files.rename(self._at(name), new)
-        return new
+        self._room.check(nbytes, stored)
 
     # --- removing -----------------------------------------------------------------------------------
 
@@ -494,21 +337,6 @@ class CheckpointStore:
                 stacklevel=2,
             )
         return swept
-
-    def _at(self, *names: str) -> str:
-        return os.path.join(self._root, *names)
-
-
-_CUT = "cut off: the disk was full, or it was copied while being written"
-_BAD_DISK = "the disk cannot read it back"
-
-
-def _damaged(where: str, got: FileEntry, expected: FileEntry) -> BadCheckpoint:
-    return BadCheckpoint(
-        f"{where}: got checksum {got.xxh3_128} of {got.bytes:,} bytes, expected {expected.xxh3_128} of "
-        f"{expected.bytes:,}",
-        "bits have changed on the way to the disk or on it",
-    )
 
 
 def _parts(chunks: Iterable[memoryview]) -> Iterator[memoryview]:

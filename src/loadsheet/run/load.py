@@ -10,11 +10,11 @@ from typing import Any, Literal
 from torch import nn
 
 from loadsheet.errors import BadInput, shorten
-from loadsheet.run.checkpoint import CheckpointStore
 from loadsheet.run.errors import BadCheckpoint, NoCheckpoint
 from loadsheet.run.parts import load_weights
 from loadsheet.run.retention import last_values, ranked
 from loadsheet.run.state import State
+from loadsheet.run.stored import StoredCheckpoints
 
 Which = Literal["latest", "best"] | int | str
 
@@ -62,7 +62,7 @@ def state_of(
     path = Path(where)
     if not path.is_dir():
         raise NoCheckpoint(f"load: got `{path}`, expected the directory of a run")
-    store = CheckpointStore(path / "checkpoints")
+    store = StoredCheckpoints(path / "checkpoints")
     if which == "latest":
         return store.load(set_aside=False)
     if which == "best":
