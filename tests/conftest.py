@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -17,6 +18,15 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 settings.register_profile("dev", deadline=timedelta(seconds=2), print_blob=True)
 settings.register_profile("thorough", deadline=None, max_examples=5000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+
+# A shell starts what it runs in the background deaf to Ctrl-C, and every process below inherits that: a run
+# respects it, so no test that sends one would end. SIGTERM and SIGUSR1 may have been ignored on purpose too.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number in (signal.SIGTERM, signal.SIGUSR1):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="module")
