@@ -63,7 +63,7 @@ def _seen(rows: Sequence[RunRow]) -> tuple[set[str], list[int]]:
             ends.append(reader.end)
             for batch in reader.records(restore=False):
                 for record in batch:
-                    names |= flat(record).keys()
+                    names.update(flat(record) if "timing" in record else record)
     return names, ends
 
 

@@ -19,6 +19,7 @@ import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from loadsheet.history.logs import Quiet
@@ -62,15 +63,14 @@ def masked(crc: int) -> int:
 
 def framed(message: bytes) -> bytes:
     """A message as a record of a TFRecord file."""
-    length = struct.pack("<Q", len(message))
-    return b"".join(
-        (
-            length,
-            struct.pack("<I", masked(crc32c(length))),
-            message,
-            struct.pack("<I", masked(crc32c(message))),
-        )
-    )
+    return b"".join((_head(len(message)), message, struct.pack("<I", masked(crc32c(message)))))
+
+
+@lru_cache(maxsize=1024)
+def _head(length: int) -> bytes:
+    """What stands before a message: its length, and the checksum of that."""
+    data = struct.pack("<Q", length)
+    return data + struct.pack("<I", masked(crc32c(data)))
 
 
 def _varint(number: int) -> bytes:
@@ -93,11 +93,15 @@ def first_event(time: float) -> bytes:
 
 def scalar_event(time: float, step: int, values: Mapping[str, float]) -> bytes:
     """The event of one step; a value is stored in 32 bits, and is infinite if it does not fit in them."""
-    summary = b"".join(
-        _with_length(1, _with_length(1, tag.encode(errors="replace")) + b"\x15" + _float(value))
-        for tag, value in values.items()
-    )
+    summary = b"".join([_of_tag(tag) + _float(value) for tag, value in values.items()])
     return b"".join((b"\x09", struct.pack("<d", time), b"\x10", _varint(step), _with_length(5, summary)))
+
+
+@lru_cache(maxsize=1024)
+def _of_tag(tag: str) -> bytes:
+    """A Value up to its number, which takes five bytes with its own tag."""
+    name = _with_length(1, tag.encode(errors="replace"))
+    return b"\x0a" + _varint(len(name) + 5) + name + b"\x15"
 
 
 def _float(value: float) -> bytes:
@@ -167,31 +171,26 @@ class Counts:
     texts: set[str] = field(default_factory=set)
 
 
-def records(row: RunRow) -> Counts:
-    """What of a run can be stored, and what cannot. Raises BadFile."""
-    counts = Counts()
-    for record in _records(row):
-        counts.records += 1
-        counts.too_large += sum(map(overflows, numbers(record).values()))
-        counts.texts |= {
-            name
-            for name, value in record.items()
-            if name not in ("timing", "time") and not isinstance(value, int | float)
-        }
-    return counts
-
-
 def events_name(row: RunRow) -> str:
     """The name of a run's event file: TensorBoard looks for "tfevents", and reads files by name."""
     return f"events.out.tfevents.{int(row.started or 0):010d}.loadsheet.{row.fingerprint}"
 
 
-def run_events(row: RunRow) -> Iterator[bytes]:
-    """The event file of a run, in pieces. Raises BadFile."""
-    return event_file(_records(row), row.started or 0.0)
+def run_events(row: RunRow, counts: Counts) -> Iterator[bytes]:
+    """The event file of a run, in pieces, and what it holds and what not added to `counts`. Raises BadFile."""
+    return event_file(_counted(row, counts), row.started or 0.0)
 
 
-def _records(row: RunRow) -> Iterator[dict[str, Any]]:
+def _counted(row: RunRow, counts: Counts) -> Iterator[dict[str, Any]]:
+    """The records of a run, looked at on the way."""
     with Quiet(log_of(row.path)) as reader:
         for batch in reader.records(restore=True):
+            counts.records += len(batch)
+            for record in batch:
+                counts.too_large += sum(map(overflows, numbers(record).values()))
+                counts.texts |= {
+                    name
+                    for name, value in record.items()
+                    if name not in ("timing", "time") and not isinstance(value, int | float)
+                }
             yield from batch

@@ -159,7 +159,7 @@ def _markdown(
 def _events(rows: Sequence[RunRow], out: Path, force: bool, progress: Progress) -> list[dict[str, Any]]:
     """An event file for each run, in a folder of its own: that is what TensorBoard calls a run."""
     from loadsheet.history.export_file import check_free, make_folder, write_file
-    from loadsheet.history.tensorboard import events_name, records, run_events
+    from loadsheet.history.tensorboard import Counts, events_name, run_events
 
     paths = [make_folder(out / row.fingerprint) / events_name(row) for row in rows]
     for path in paths:
@@ -167,8 +167,8 @@ def _events(rows: Sequence[RunRow], out: Path, force: bool, progress: Progress) 
     written = []
     for row, path in zip(rows, paths, strict=True):
         progress(f"writing the events of {row.fingerprint}")
-        counts = records(row)
-        nbytes = write_file(path, run_events(row), force=force)
+        counts = Counts()
+        nbytes = write_file(path, run_events(row, counts), force=force)
         written.append(
             {"run": row.fingerprint, "path": str(path), "bytes": nbytes, "records": counts.records}
         )
