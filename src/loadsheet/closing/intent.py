@@ -107,8 +107,10 @@ def _expected(sheet: Sheet, steps: int, every: Every, size: int) -> tuple[dict[s
     step = sheet.compute.step_seconds
     running = step * steps
     spot = None if sheet.money is None else sheet.money.interruptions
-    stall = None if sheet.calibration is None else sheet.calibration.save_stall_per_byte
-    total = None if sheet.calibration is None else sheet.calibration.save_total_per_byte
+    stall = None if sheet.calibration is None else _of_size(sheet.calibration.save_stall_per_byte, size)
+    total = None if sheet.calibration is None else _of_size(sheet.calibration.save_total_per_byte, size)
+    if spot is not None:
+        stall = Estimate(spot.given.save, spot.given.save, spot.given.save, "given")
     if stall is None:
         unknown["save_stall_seconds"] = (
             "no closed run on this hardware has measured a save; give --calibration"
@@ -118,7 +120,7 @@ def _expected(sheet: Sheet, steps: int, every: Every, size: int) -> tuple[dict[s
         unknown["saves"] = (
             "how often is not said; give --checkpoint-every" if every is None else "`auto` measures first"
         )
-    saving = None if stall is None or saves is None else _times(stall * size, saves)
+    saving = None if stall is None or saves is None else _times(stall, saves)
     interruptions = lost = None
     if spot is None:
         unknown["interruptions"] = "how often the machine is taken is not said; give --mtbf"
@@ -143,8 +145,8 @@ def _expected(sheet: Sheet, steps: int, every: Every, size: int) -> tuple[dict[s
         "step_seconds": shown(step),
         "running_seconds": shown(running),
         "saves": shown(saves),
-        "save_stall_seconds": shown(None if stall is None else stall * size),
-        "save_total_seconds": shown(None if total is None else total * size),
+        "save_stall_seconds": shown(stall),
+        "save_total_seconds": shown(total),
         "saving_seconds": shown(saving),
         "interruptions": shown(interruptions),
         "lost_steps": shown(lost),
@@ -171,6 +173,10 @@ def count_saves(steps: int, every: Every, running: Estimate) -> Estimate | None:
     seconds = parse_duration(every)
     ends = (running.low, running.mid, running.high)
     return Estimate(*(2 + math.floor(min(end / seconds, steps - 1)) for end in ends))
+
+
+def _of_size(per_byte: Estimate | None, size: int) -> Estimate | None:
+    return None if per_byte is None else per_byte * size
 
 
 def _times(each: Estimate, count: Estimate) -> Estimate:
