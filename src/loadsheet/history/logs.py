@@ -206,8 +206,8 @@ class _Fold:
                 limit = _NEVER
             else:
                 limit = min(self.limits.of((attempt, self._lives.get(attempt, 0))), _NEVER)
-            self._seen(group[0])
-            self._seen(group[-1])
+            for side in (group, reversed(group)):  # the first and the last line that say when
+                any(map(self._seen, side))
             steps = [record["step"] for record in group]
             self._highest = max(self._highest, *steps)
             if found.pending_step < steps[0] and steps[-1] < limit and all(map(lt, steps, steps[1:])):
@@ -260,10 +260,11 @@ class _Fold:
             _values(found.summary, name, [value], [found.pending_step])
         found.pending = {}
 
-    def _seen(self, line: dict[str, Any]) -> None:
+    def _seen(self, line: dict[str, Any]) -> bool:
+        """Note when an attempt was alive; False if the line does not say."""
         attempt, time = line.get("attempt"), line.get("time")
         if type(attempt) is not int or not isinstance(time, int | float) or not 0 < time < 1e12:
-            return
+            return False
         times = self.found.summary.times
         known = times.get(attempt)
         if known is None:
@@ -271,6 +272,7 @@ class _Fold:
                 times[attempt] = (float(time), float(time))
         elif time > known[1]:
             times[attempt] = (known[0], float(time))
+        return True
 
 
 def _numbers(record: dict[str, Any]) -> list[tuple[str, float]]:
