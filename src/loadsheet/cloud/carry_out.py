@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from loadsheet.cloud.checklist import CannotLook, Check, Result, not_applicable, ok, unknown
 from loadsheet.cloud.context import Context
+from loadsheet.cloud.machine import end_all
 from loadsheet.errors import LoadsheetError, one_line
 from loadsheet.units import format_duration
 
@@ -75,6 +76,8 @@ def _looked(checks: list[Check], context: Context) -> Iterator[tuple[Check, Resu
             break
         del open_ones[entry.id]
         yield entry, result
+    if open_ones:
+        end_all()
     for entry in open_ones.values():
         limit = format_duration(context.timeout)
         yield entry, unknown(f"not done within {limit}", next="give it longer: `--timeout`")

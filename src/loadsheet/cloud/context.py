@@ -86,7 +86,10 @@ class Context:
         """`directory`: the folder of the code; `options`: whatever a family of checks is told beside `inputs`."""
         self.directory = directory.resolve()
         self.inputs = inputs or Inputs()
-        self.machine = machine or Machine(not_from=[self.directory])
+        # no program out of the folder that is looked at is run, whatever PATH says
+        self.machine = machine or Machine(
+            not_from=[self.directory] if self.directory.parent != self.directory else []
+        )
         self.options = dict(options or {})
         self.deadline = time.monotonic() + timeout
         self.timeout = timeout

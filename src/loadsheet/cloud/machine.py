@@ -165,6 +165,22 @@ class Machine:
             return answer(process, timeout)
 
 
+#: programs that are at work right now
+_RUNNING: Final[set[subprocess.Popen[bytes]]] = set()
+
+
+def end_all() -> None:
+    """End the programs that are still at work: nobody waits for their answer any more."""
+    for process in list(_RUNNING):
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 @contextlib.contextmanager
 def started(
     words: Sequence[str],
@@ -188,12 +204,12 @@ def started(
         )
     except OSError as error:
         raise CannotLook(f"{words[0]}: {(error.strerror or str(error)).lower()}") from None
+    _RUNNING.add(process)
     try:
         yield process
     finally:
-        with contextlib.suppress(OSError):
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+        _end(process)
+        _RUNNING.discard(process)
         for stream in (process.stdin, process.stdout, process.stderr):
             with contextlib.suppress(OSError, ValueError):
                 if stream is not None:

@@ -81,6 +81,7 @@ class Plugin:
     keywords: tuple[bytes, ...]
     detector: Any
     level: str
+    whole: bool  # letters or digits right behind it: it is part of something else
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,16 @@ def plugins() -> tuple[tuple[Plugin, ...], str]:
             continue
         words = tuple(word.encode() for word in row["keywords"])
         title = str(detector.secret_type)
-        found.append(Plugin(f"detect-secrets/{row['module']}", title, words, detector, row["level"]))
+        found.append(
+            Plugin(
+                f"detect-secrets/{row['module']}",
+                title,
+                words,
+                detector,
+                row["level"],
+                row.get("whole", False),
+            )
+        )
     return tuple(found), f"detect-secrets has no {', '.join(missing)} here" if missing else ""
 
 
@@ -281,6 +291,9 @@ class Scanner:
             secret = text.encode("latin-1", "replace")
             at = data.find(secret, start, end)
             if len(secret) < 8 or at < 0 or _is_placeholder(secret) or _known(secret, taken):
+                continue
+            after = at + len(secret)
+            if data[at - 1 : at].isalnum() or (plugin.whole and data[after : after + 1].isalnum()):
                 continue
             taken.append(secret)
             rotate = "revoke it where it was made"
