@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import stat
+import statistics
 import struct
 import sys
 import warnings
@@ -156,13 +157,17 @@ def test_json(left: Path, name: str, strange: Path) -> None:
 
 
 def test_several_runs(left: Path) -> None:
-    """All of them in one file, each with its own records."""
+    """All of them in one file, each with its own records; without names all that --where leaves."""
     names = sorted(path.name for path in left.glob("*/"))
     data = json.loads(exported(left, *names, "--to", "json"))
     assert [r["run"] for r in data["runs"]] == names
     assert sorted(len(r["records"]) for r in data["runs"]) == [5, STEPS, STEPS, STEPS]
     rows = list(csv.DictReader(io.StringIO(exported(left, *names, "--to", "csv"))))
     assert len(rows) == 5 + 3 * STEPS
+    assert json.loads(exported(left, "--to", "json")) == data
+    seeds = json.loads(exported(left, "--to", "json", "--where", "lr=0.1", "--where", "seed>0"))
+    assert [r["config"]["seed"] for r in seeds["runs"]] in ([1, 2], [2, 1])
+    refused("runs", "export", "--runs", str(left), "--to", "json", "--where", "lr=7", words="no run")
 
 
 # --- Markdown -------------------------------------------------------------------------------------------------
@@ -193,8 +198,6 @@ def test_markdown(left: Path, name: str) -> None:
 
 def test_markdown_of_seeds(left: Path) -> None:
     """With --seeds a line for each group: mean and n as the statistics module computes them."""
-    import statistics
-
     names = sorted(path.name for path in left.glob("*/"))
     lines = exported(
         left, *names, "--to", "markdown", "--metric", "loss", "--mode", "min", "--seeds"
@@ -202,8 +205,10 @@ def test_markdown_of_seeds(left: Path) -> None:
     head, _, *body = (cells(line) for line in lines[:4])
     table = {row[1]: dict(zip(head, row, strict=True)) for row in body}
     best = [min(ls.read_log(left / n)["loss"]) for n in names if find(left, n).config["lr"] == 0.1]
-    mean, deviation = statistics.mean(best), statistics.stdev(best)
-    assert table["0.1"]["lowest loss"] == f"{mean:.6g} ± {deviation:.2g}"
+    mean, deviation = map(float, table["0.1"]["lowest loss"].split(" ± "))
+    assert mean == pytest.approx(statistics.mean(best), abs=0.05 * deviation)
+    assert deviation == pytest.approx(statistics.stdev(best), rel=0.05)
+    assert [row[1] for row in body] == ["0.1", "0.5"]  # the one without a value stands last
     assert (table["0.1"]["n"], table["0.1"]["runs"]) == ("3", "3")
     assert table["0.5"]["n"] == "0"
     assert "Left out: " in lines[-1]

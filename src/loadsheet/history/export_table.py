@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from loadsheet.history.configs import ABSENT, cell, differing, flat, short_names
 from loadsheet.history.index import RunRow
 from loadsheet.history.measures import Measure
-from loadsheet.history.seeds import group
+from loadsheet.history.seeds import Group, group
 from loadsheet.history.welch import Spread
 from loadsheet.units import format_duration
 
@@ -102,6 +103,9 @@ def markdown_groups(
     """
     of_measure = [group(rows, measure, seed_keys) for measure in measures]
     groups = of_measure[0] if of_measure else group(rows, None, seed_keys)
+    order = sorted(range(len(groups)), key=lambda at: _rank(groups[at], measures[:1]))
+    groups = [groups[at] for at in order]
+    of_measure = [[found[at] for at in order] for found in of_measure]
     configs = [flat(each.config) for each in groups]
     keys = differing(configs)
     names = short_names(keys)
@@ -126,8 +130,30 @@ def markdown_groups(
     return [*lines, "", " ".join(said)]
 
 
+def _rank(each: Group, measure: Sequence[Measure]) -> tuple[bool, float]:
+    """The best first, those without a value last."""
+    if each.spread is None or not measure:
+        return True, 0.0
+    return False, each.spread.mean if measure[0].mode == "min" else -each.spread.mean
+
+
 def _spread(found: Spread | None) -> list[str]:
     if found is None:
         return ["–", "0", "–"]
-    deviation = f" ± {found.deviation:.2g}" if found.deviation is not None else ""
-    return [f"{number(found.mean)}{deviation}", str(found.n), f"{number(found.low)} – {number(found.high)}"]
+    return [
+        mean_text(found.mean, found.deviation),
+        str(found.n),
+        f"{number(found.low)} – {number(found.high)}",
+    ]
+
+
+def mean_text(mean: float, deviation: float | None) -> str:
+    """A mean with its standard deviation, both to the second digit of the latter; without one, six digits.
+
+    >>> mean_text(0.3899172, 0.2013), mean_text(2.5, None), mean_text(1234.5, 56.7), mean_text(0.1, 0.0)
+    ('0.39 ± 0.20', '2.5', '1234 ± 57', '0.1 ± 0')
+    """
+    if deviation is None or not 1e-6 < deviation < 1e6 or abs(mean) > 1e6:
+        return number(mean) + ("" if deviation is None else f" ± {deviation:.2g}")
+    places = max(1 - math.floor(math.log10(deviation)), 0)
+    return f"{mean:.{places}f} ± {deviation:.{places}f}"

@@ -98,9 +98,10 @@ def draw(panels: Sequence[Sequence[Curve]], axis: Axis, beta: float, path: Path)
         FigureCanvasAgg(figure)
         grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False)
         entries: dict[str, Any] = {}
+        marks: dict[str, Any] = {}
         for axes, panel in zip(grid[:, 0], panels, strict=True):
             for curve in panel:
-                _curve(axes, curve, styles, (begin, end), scale, _COLUMNS[ending], beta, entries)
+                _curve(axes, curve, styles, (begin, end), scale, _COLUMNS[ending], beta, entries, marks)
             metrics = list(dict.fromkeys(curve.metric for curve in panel))
             axes.set_ylabel(", ".join(_named(metric) for metric in metrics))
             axes.grid(visible=True, color="#dddddd", linewidth=0.5)
@@ -116,8 +117,8 @@ def draw(panels: Sequence[Sequence[Curve]], axis: Axis, beta: float, path: Path)
             )
         figure.suptitle("\n".join(textwrap.wrap("; ".join(said), 130)), fontsize=7, color="#555555")
         figure.legend(
-            list(entries.values()),
-            list(entries),
+            [*entries.values(), *marks.values()],
+            [*entries, *marks],
             loc="outside lower center",
             ncols=2,
             fontsize=8,
@@ -173,6 +174,7 @@ def _curve(
     columns: int,
     beta: float,
     entries: dict[str, Any],
+    marks: dict[str, Any],
 ) -> None:
     """One curve: the raw values faint, the smoothed ones, the band, the ticks, what is not finite."""
     colour, dashes = styles[curve.label, curve.metric]
@@ -199,7 +201,7 @@ def _curve(
         ticks = axes.plot(places, [0.98] * len(places), "|", transform=high_up, color=colour, markersize=9)[0]
         if len(styles) == 1:
             axes.vlines(places, 0.0, 1.0, transform=high_up, colors="#888888", linewidth=0.5, linestyles=":")
-        entries.setdefault("an attempt was resumed", ticks)
+        marks.setdefault("an attempt was resumed", ticks)
     for marker, height, what, wanted in (
         ("x", 0.02, "not a number", math.isnan),
         ("^", 0.98, "infinite", lambda value: value == math.inf),
@@ -217,7 +219,7 @@ def _curve(
                 markersize=5,
                 clip_on=False,
             )
-            entries[_plain(f"{curve.label} · {curve.metric} · {what}: {len(found):,}")] = points[0]
+            marks[_plain(f"{curve.label} · {curve.metric} · {what}: {len(found):,}")] = points[0]
 
 
 def _apart(places: Sequence[float], ends: tuple[float, float], columns: int) -> list[float]:

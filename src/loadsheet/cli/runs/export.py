@@ -11,7 +11,7 @@ import click
 from loadsheet.cli.output import show, show_json, warn
 from loadsheet.cli.progress import Progress
 from loadsheet.cli.runs import root_option
-from loadsheet.cli.runs.plot import seed_key_option
+from loadsheet.cli.runs.which import rows_of, seed_key_option, where_option
 from loadsheet.errors import BadInput, shorten
 from loadsheet.units import format_bytes
 
@@ -23,8 +23,9 @@ _OF_WEIGHTS = ("--checkpoint", "--name", "--mode")
 
 
 @click.command(name="export")
-@click.argument("run", nargs=-1, required=True)
+@click.argument("run", nargs=-1)
 @root_option
+@where_option
 @click.option("--to", "form", type=click.Choice(_FORMATS), required=True, help="The format.")
 @click.option(
     "--out", metavar="PATH", help="A file; for tensorboard a folder. [markdown, csv, json: standard output]"
@@ -44,6 +45,7 @@ _OF_WEIGHTS = ("--checkpoint", "--name", "--mode")
 def command(
     run: tuple[str, ...],
     root: str,
+    where: tuple[str, ...],
     form: str,
     out: str | None,
     force: bool,
@@ -55,7 +57,7 @@ def command(
     name: str | None,
     as_json: bool,
 ) -> None:
-    """Runs for other programs: one record per step, or the weights of a checkpoint.
+    """RUN, or all runs, for other programs: one record per step, or the weights of a checkpoint.
 
     markdown: a table that can be pasted, one line per run, with what differs in the configs.
 
@@ -67,13 +69,11 @@ def command(
 
     A file is there whole or not at all.
     """
-    from loadsheet.history.index import find
-
     _check(form, out, metric, mode, seeds, checkpoint, name, as_json)
     keys = list(seed_key) if seeds else None
     progress = Progress()
     try:
-        rows = list({row.path: row for row in (find(root, word) for word in run)}.values())
+        rows = rows_of(root, run, where)
         if form == "safetensors":
             written = _weights(rows, Path(out or ""), metric, mode, checkpoint, name, force, progress)
         elif form == "tensorboard":

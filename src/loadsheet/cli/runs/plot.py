@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +13,7 @@ import click
 from loadsheet.cli.output import show, show_json, warn, width
 from loadsheet.cli.progress import Progress
 from loadsheet.cli.runs import root_option
+from loadsheet.cli.runs.which import rows_of, seed_key_option, where_option
 from loadsheet.errors import BadInput, UnknownKey, shorten
 from loadsheet.units import format_bytes, parse_count, parse_share
 
@@ -21,17 +22,10 @@ if TYPE_CHECKING:
     from loadsheet.history.rows import RunRow
 
 
-def seed_key_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The option `--seed-key KEY`, further keys of a config that are seeds; the parameter is `seed_key`."""
-    option = click.option(
-        "--seed-key", multiple=True, metavar="KEY", help="Another key that is a seed, for --seeds. [seed]"
-    )
-    return option(function)
-
-
 @click.command(name="plot")
-@click.argument("run", nargs=-1, required=True)
+@click.argument("run", nargs=-1)
 @root_option
+@where_option
 @click.option(
     "--metric",
     multiple=True,
@@ -52,6 +46,7 @@ def seed_key_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def command(
     run: tuple[str, ...],
     root: str,
+    where: tuple[str, ...],
     metric: tuple[str, ...],
     out: str | None,
     by: str,
@@ -61,13 +56,12 @@ def command(
     seed_key: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Curves of runs, one record per step: on the terminal, or as a picture.
+    """Curves of RUN or of all runs, one record per step: on the terminal, or as a picture.
 
     Steps that were run again are drawn once; a tick says where an attempt was resumed, a mark where a value is
     not finite. Smoothing is s = β·s + (1 − β)·y, shown as s / (1 − βᵗ). Of long logs every column of pixels
     shows the first, lowest, highest and last value.
     """
-    from loadsheet.history.index import find
     from loadsheet.history.plot_curves import Axis
 
     beta = 0.0 if smooth is None else parse_share(smooth, "--smooth")
@@ -84,7 +78,7 @@ def command(
         path = ready(out)
     progress = Progress()
     try:
-        rows = list({row.path: row for row in (find(root, word) for word in run)}.values())
+        rows = rows_of(root, run, where)
         panels, notes = _panels(rows, metric, axis, beta, list(seed_key) if seeds else None, progress)
         nbytes = 0
         if path is not None:
