@@ -95,7 +95,7 @@ def short_names(keys: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str
                     lengths[key] += 1
                     again = True
         if not again:
-            return {key: ".".join(parts[key][-lengths[key] :]) for key in keys}
+            return {key: one_line(".".join(parts[key][-lengths[key] :])) for key in keys}
 
 
 def as_text(value: Any) -> str:

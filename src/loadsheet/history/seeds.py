@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+from loadsheet.errors import one_line
 from loadsheet.history.configs import as_text, cell, differing, flat
 from loadsheet.history.measures import Measure
 from loadsheet.history.rows import RunRow
@@ -141,7 +142,11 @@ def named(groups: list[Group]) -> list[Group]:
     keys = differing(flats)[:3]
     named = []
     for each, config in zip(groups, flats, strict=True):
-        shown = [f"{key.rpartition('.')[2]}={cell(config[key], 16)}" for key in keys if key in config]
+        shown = [
+            f"{one_line(key.rpartition('.')[2])[:24]}={cell(config[key], 16)}"
+            for key in keys
+            if key in config
+        ]
         named.append(replace(each, name=" ".join(shown) or each.fingerprint))
     return named
 

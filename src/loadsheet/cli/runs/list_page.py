@@ -258,5 +258,10 @@ def _finding(each: Comparison) -> dict[str, str]:
 
 
 def capital(sentence: str) -> str:
-    """A sentence as one."""
-    return f"{sentence[0].upper()}{sentence[1:]}."
+    """A sentence as one; a name at its beginning stays as it is.
+
+    >>> capital("not shown"), capital("lr=0.1 is better")
+    ('Not shown.', 'lr=0.1 is better.')
+    """
+    name = not sentence.split(maxsplit=1)[0].rstrip(":,").isalpha()
+    return f"{sentence if name else sentence[0].upper() + sentence[1:]}."
