@@ -321,9 +321,9 @@ def remotes(context: Context) -> Result:
         key, _, value = entry.partition("\n")
         if key.endswith((".url", ".pushurl")) or key.startswith("url."):
             count += key.startswith("remote.")
-            address = value if "://" in value else key.partition(".")[2]
-            if secret := _in_address(address):
-                rows.append(_remote_row(key, secret))
+            for address in (value, key.partition(".")[2]):
+                if secret := _in_address(address):
+                    rows.append(_remote_row(key, secret))
         elif key.endswith(".extraheader") and "authorization" in value.lower():
             rows.append(_remote_row(key, value.rpartition(" ")[2]))
     if rows:
