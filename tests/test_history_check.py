@@ -15,9 +15,11 @@ from run_processes import HOLD, end, start
 from runs_left import STEPS, train
 from terminal import answered, refused, run
 
-from loadsheet.history.check import Checked, check
+from loadsheet.history.check import Checked, check, checkpoint_bytes
+from loadsheet.history.check_files import Counter
 from loadsheet.history.rows import attempt_file
 from loadsheet.run.files import Disk
+from loadsheet.units import format_bytes
 
 
 @pytest.fixture(scope="module")
@@ -333,3 +335,17 @@ def test_nothing_to_look_at(tmp_path: Path) -> None:
     refused("runs", "verify", "--runs", str(tmp_path), words="expected at least one")
     refused("runs", "verify", "--runs", str(tmp_path / "none"), words="--runs")
     refused("runs", "verify", "abc", "--runs", str(tmp_path), words="unknown run")
+
+
+def test_progress(path: Path) -> None:
+    """What is said while checkpoints are read back: which one, and how many of how many bytes."""
+    said: list[str] = []
+    counter = Counter(said.append)
+    counter.total = checkpoint_bytes(path)
+    check(path, counter)
+    total = sum(p.stat().st_size for p in (path / "checkpoints").rglob("*.*"))
+    assert (
+        said[-1]
+        == f"reading back {path.name} step-00000012: {format_bytes(total, 1)} of {format_bytes(total, 1)}"
+    )
+    assert {line.split()[3].rstrip(":") for line in said} == {f"step-{step:08d}" for step in (0, 3, 6, 9, 12)}

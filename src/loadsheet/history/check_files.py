@@ -20,7 +20,10 @@ def silent(_: str) -> None:
 
 
 class Counter:
-    """Counts the bytes that are read back, of `total`, and says so; `what` is what they belong to."""
+    """Counts the bytes that are read back, of `total`, and says so.
+
+    `what` is what they belong to; as long as it is empty nothing is counted.
+    """
 
     def __init__(self, say: Say = silent) -> None:
         self.what = ""
@@ -30,6 +33,8 @@ class Counter:
 
     def __call__(self, nbytes: int) -> None:
         """So many more."""
+        if not self.what:
+            return
         self._read += nbytes
         of = f" of {format_bytes(self.total, 1)}" if self._read <= self.total else ""
         self._say(f"reading back {self.what}: {format_bytes(self._read, 1)}{of}")

@@ -251,6 +251,7 @@ class _Looked:
                 self._known[item.step] = ""
             except BadCheckpoint as error:
                 self._known[item.step] = str(error)
+            self._counter.what = ""
         return self._known[item.step]
 
 
