@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -22,6 +23,7 @@ from loadsheet.cli.runs import gc
 from loadsheet.history.check import check
 from loadsheet.history.tidy import Freed, Rule, carry_out, plan
 from loadsheet.run.files import Disk
+from loadsheet.run.lock import RunLock
 from loadsheet.run.retention import Best
 
 DAY = 86400.0
@@ -235,6 +237,36 @@ def test_damaged_ones_are_freed_if_asked_for(path: Path) -> None:
     done = carry_out(shown, rule)
     assert steps(path) == [9]
     assert done.problems == []
+
+
+def test_read_back_before_the_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing big is read while a run that starts would have to wait, unless it has changed since."""
+    read: list[str] = []
+    locked = False
+    acquire, chunks = RunLock.acquire, Disk.chunks
+    change = False
+
+    def lock(self: RunLock, wait: float) -> None:
+        nonlocal locked
+        locked = True
+        if change:
+            damage(path, 12)
+        acquire(self, wait)
+
+    def reading(self: Disk, name: str) -> Any:
+        if locked and not name.endswith("manifest.json"):
+            read.append(name)
+        return chunks(self, name)
+
+    monkeypatch.setattr(RunLock, "acquire", lock)
+    monkeypatch.setattr(Disk, "chunks", reading)
+    assert [item.step for item in gone(path, Rule(keep_last=3)).items] == [0, 3]
+    assert read == []
+    locked, change = False, True
+    done = gone(path, Rule(keep_last=1))
+    assert {name.split("/")[-2] for name in read} == {"step-00000012", "step-00000009"}
+    assert steps(path) == [9, 12]
+    assert len(done.problems) == 1
 
 
 # --- whose it is ----------------------------------------------------------------------------------------------

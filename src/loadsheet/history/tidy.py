@@ -3,7 +3,9 @@
 Planned without a lock and carried out under the run's own, after everything was looked at again: what has
 been shown is the most that goes. Before anything goes, every checkpoint that stays is read back; one that is
 damaged keeps nothing else from staying, so the rule is then answered with those that are whole. The newest
-whole one always stays. Removal is the run's own (`CheckpointStore.remove`), safe to be killed at any instant.
+whole one always stays. Reading takes minutes where there is much, and a run that is started meanwhile waits
+for the lock only so long; so it is done before, and under the lock again for what has changed since.
+Removal is the run's own (`CheckpointStore.remove`), safe to be killed at any instant.
 """
 
 from __future__ import annotations
@@ -219,12 +221,17 @@ class _Looked:
         folder = path / "checkpoints"
         self._counter = Counter(say)
         self._run = path.name
-        self._known: dict[int, str] = {}
+        self._known: dict[int, tuple[_Signature, str]] = {}
         self.store = CheckpointStore(folder, files=Guarded(folder, self._counter))
 
     def expect(self, items: Iterable[Item]) -> None:
         """These will be read, for what is said of the progress."""
-        self._counter.total += sum(item.nbytes for item in items if item.step not in self._known)
+        self._counter.total += sum(item.nbytes for item in items if self._read_before(item) is None)
+
+    def _read_before(self, item: Item) -> str | None:
+        """What was found when it was read; None if it was not, or has changed since."""
+        signature, reason = self._known.get(item.step or 0, ((), ""))
+        return reason if signature and signature == _signature(self.store.path / item.name) else None
 
     def plausible(self, item: Item) -> str:
         """Why a checkpoint cannot be whole, by its manifest and the sizes of its files; else nothing."""
@@ -244,15 +251,31 @@ class _Looked:
     def whole(self, item: Item) -> str:
         """Why a checkpoint is not whole, every byte read; else nothing."""
         assert item.step is not None
-        if item.step not in self._known:
+        found = self._read_before(item)
+        if found is None:
             self._counter.what = f"{self._run} {item.name}"
+            signature = _signature(self.store.path / item.name)
             try:
                 self.store.verify(item.step)
-                self._known[item.step] = ""
+                found = ""
             except BadCheckpoint as error:
-                self._known[item.step] = str(error)
+                found = str(error)
             self._counter.what = ""
-        return self._known[item.step]
+            self._known[item.step] = signature, found
+        return found
+
+
+#: what changes when something is written into a checkpoint: for each file inode, size, time
+_Signature = tuple[tuple[str, int, int, int], ...]
+
+
+def _signature(folder: Path) -> _Signature:
+    found = []
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(folder)):
+            facts = os.lstat(folder / name)
+            found.append((name, facts.st_ino, facts.st_size, facts.st_mtime_ns))
+    return tuple(found)
 
 
 # --- removing -------------------------------------------------------------------------------------------------
@@ -266,6 +289,9 @@ def carry_out(shown: Freeable, rule: Rule, *, now: float | None = None, say: Say
     done = Freed(shown.path)
     if not shown.free:
         return done
+    now = time.time() if now is None else now
+    looked = _Looked(shown.path, say)
+    _look(shown, rule, now, looked, [])
     lock = RunLock(shown.path / "lock")
     try:
         lock.acquire(0)
@@ -278,28 +304,40 @@ def carry_out(shown: Freeable, rule: Rule, *, now: float | None = None, say: Say
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", RunWarning)
-            _remove(shown, rule, done, time.time() if now is None else now, _Looked(shown.path, say))
+            _remove(shown, rule, done, now, looked)
         done.problems += [str(w.message) for w in caught]
     finally:
         lock.release()
     return done
 
 
-def _remove(shown: Freeable, rule: Rule, done: Freed, now: float, looked: _Looked) -> None:
-    """Under the lock: look again, read back what stays, remove."""
+def _look(
+    shown: Freeable, rule: Rule, now: float, looked: _Looked, problems: list[str]
+) -> tuple[list[Item], set[int], set[int]] | None:
+    """What may go now of what was shown, the steps that stay, and those that should and are damaged.
+
+    None, and why in `problems`, if nothing may go.
+    """
     fresh = Freeable(shown.path)
     _divide(looked, fresh, rule, now)
     if fresh.reason:
-        done.problems.append(fresh.reason)
-        return
+        problems.append(fresh.reason)
+        return None
     names = {item.name for item in shown.free}
-    free = [item for item in fresh.free if item.name in names]
     whole = [item for item in (*fresh.stay, *fresh.free) if item.kind == "checkpoint"]
     try:
-        staying, bad = _verified(shown.path, whole, rule, now, looked, done.problems)
-    except LoadsheetError as error:
-        done.problems.append(str(error))
+        staying, bad = _verified(shown.path, whole, rule, now, looked, problems)
+    except (LoadsheetError, OSError) as error:
+        problems.append(str(error))
+        return None
+    return [item for item in fresh.free if item.name in names], staying, bad
+
+
+def _remove(shown: Freeable, rule: Rule, done: Freed, now: float, looked: _Looked) -> None:
+    """Under the lock: look again, and remove."""
+    if (found := _look(shown, rule, now, looked, done.problems)) is None:
         return
+    free, staying, bad = found
     going = [item for item in free if item.kind == "checkpoint" and item.step not in staying | bad]
     if going and not staying:
         done.problems.append("no checkpoint that stays is whole: none is removed")
