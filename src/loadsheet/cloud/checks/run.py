@@ -72,7 +72,7 @@ def _where(context: Context, text: str) -> tuple[str, str]:
     path = context.place(Path(parts.path if parts.scheme else text))
     if not path.exists():
         return "fail", "is not there"
-    if path.is_dir() and not any(os.scandir(path)):
+    if path.is_dir() and _is_empty(path):
         return "fail", "is an empty folder"
     mount = mounts.mount_of(context.machine, path.resolve())
     if bucket := bucket_of(mount):
@@ -80,6 +80,11 @@ def _where(context: Context, text: str) -> tuple[str, str]:
     if mount.kind in mounts.NETWORK or mount.kind.startswith("fuse"):
         return "warn", f"on {mount.kind} from {one_line(mount.source)}"
     return "ok", f"on this machine ({mount.kind})"
+
+
+def _is_empty(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return next(entries, None) is None
 
 
 @check("run.data-wait", phase="during", why="a GPU that waits for data costs as much as one that computes")
