@@ -52,9 +52,10 @@ def survives(context: Context) -> Result:
         return ok(said(f"in {found.keeper}: {what} outlives the connection"))
     if found.hangup_ignored:
         return ok(said("SIGHUP is ignored (nohup)"))
-    if found.user_service and not lingers(machine):
+    service = found.service.endswith(".service")  # a scope is what a desktop puts around a window
+    if found.user_service and service and not lingers(machine):
         return warn(said(f"{found.service}: a service of the user ends with the last logout"), next=_LINGER)
-    if found.service and not found.login and not found.ssh:
+    if service and not found.login and not found.ssh:
         return ok(said(f"a service of systemd: {found.service}"))
     return _attached(context, found, said)
 
