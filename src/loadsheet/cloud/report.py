@@ -57,7 +57,8 @@ def lines(entry: Check, result: Result, width: int, *, explain: bool = False) ->
     head = f"{LABELS[result.state]:<{_STATE}}{entry.id}"
     facts = [text for text in map(sentence, result.evidence) if text]
     asks = entry.only_asks and result.state == "unknown"
-    full = explain or result.state in {"warn", "fail"} or (result.state == "unknown" and not asks)
+    quoted = any("redacted" in row for row in result.evidence)  # of an `ok` too: what was allowed or replaced
+    full = explain or quoted or result.state in {"warn", "fail"} or (result.state == "unknown" and not asks)
     pad = " " * _STATE
     shown: list[str] = []
     if facts and width >= _STATE + _ID + 40:
