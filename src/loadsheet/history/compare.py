@@ -271,7 +271,7 @@ def recorded_in_all(rows: Sequence[RunRow]) -> dict[str, list[str]]:
         for name, value in values.items():
             shown = "not recorded" if value is None else one_line(str(value))[:80]
             found.setdefault(name, {})[shown] = None
-    return {name: list(values)[:20] for name, values in found.items()}
+    return {name: sorted(values)[:20] for name, values in found.items()}
 
 
 # --- as JSON ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from loadsheet.errors import BadInput, UnknownKey, shorten
+from loadsheet.errors import BadInput, UnknownKey, one_line, shorten
 from loadsheet.history.logs import Metric
 
 Mode = Literal["min", "max"]
@@ -63,12 +63,13 @@ class Measure:
         >>> Measure("val_loss", "min", "best", frozenset({"metric", "mode"})).said
         'val_loss*, the lowest* of each run'
         """
+        metric = one_line(self.metric)[:60]
         star = {name: "*" if name in self.defaulted else "" for name in ("metric", "mode", "value")}
         if self.value == "last":
             less = "lower" if self.mode == "min" else "higher"
-            return f"{self.metric}{star['metric']}, the last{star['value']} of each run, {less}{star['mode']} is better"
+            return f"{metric}{star['metric']}, the last{star['value']} of each run, {less}{star['mode']} is better"
         most = "lowest" if self.mode == "min" else "highest"
-        return f"{self.metric}{star['metric']}, the {most}{star['mode'] or star['value']} of each run"
+        return f"{metric}{star['metric']}, the {most}{star['mode'] or star['value']} of each run"
 
 
 def choose(

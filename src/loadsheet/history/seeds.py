@@ -114,7 +114,7 @@ def _group(
         elif value is not None and abs(value[0]) > _DIVERGED:
             left_out.append((row.fingerprint, f"diverged: {value[0]:.3g}"))
         elif value is None:
-            name = measure.metric if measure is not None else "anything"
+            name = one_line(measure.metric)[:60] if measure is not None else "anything"
             left_out.append((row.fingerprint, f"did not log a finite {name}"))
         elif not row.config:
             left_out.append((row.fingerprint, "its config cannot be read"))
@@ -250,8 +250,8 @@ def _cannot_say(best: Group, other: Group, measure: Measure) -> str:
     if alone:
         each = "each" if len(alone) == 2 else f"of {alone[0]}"
         return (
-            f"cannot say: one seed {each}; how much {measure.metric} differs from seed to seed is not known. "
-            f"Run the same configs with other seeds ({ENOUGH} or more a side)"
+            f"cannot say: one seed {each}; how much {one_line(measure.metric)[:60]} differs from seed to seed is "
+            f"not known. Run the same configs with other seeds ({ENOUGH} or more a side)"
         )
     return (
         "cannot say: every seed gave the same number to the last bit in both groups, so there is no spread to "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 from loadsheet.errors import LoadsheetError, one_line, shorten
@@ -105,8 +106,8 @@ def read_story(row: RunRow) -> Story:
         pass
     except (LoadsheetError, OSError) as error:
         story.problems.append(one_line(str(error)))
-    _ends(story, row)
     _checkpoints_there(inside, story, row)
+    _ends(story, row)
     story.events.sort(key=lambda event: (event.time is None, event.time or 0.0))
     return story
 
@@ -235,8 +236,12 @@ def _done_time(row: RunRow) -> float | None:
 
 
 def _checkpoints_there(inside: Inside, story: Story, row: RunRow) -> None:
-    """Checkpoints on disk of which the log says nothing: it was killed before, or is of an older version."""
+    """Checkpoints of which the log says nothing: the run was killed before it could, or is of an older version."""
     told = {event.step for event in story.events if event.kind == "checkpoint"}
+    for before, life in pairwise(story.lives):
+        if life.begin and life.begin not in told:  # it went on from one, which is gone by now
+            told.add(life.begin)
+            story.events.append(Event("checkpoint", "checkpoint", before.attempt, before.seen, life.begin))
     for step in row.checkpoints:
         if step in told:
             continue

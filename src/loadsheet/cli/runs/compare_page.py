@@ -73,9 +73,12 @@ def _curves(
 ) -> list[str]:
     """The metric of each run: its curve, its values at common points, the last and the best."""
     known = [curve for curve in found.curves if curve is not None]
-    title = f"{found.metric} by {found.axis.by}"
+    title = f"{one_line(found.metric)[:60]} by {found.axis.by}"
     if not known:
-        return [title, *wrap(f"  none of these runs has logged a finite {found.metric}", room, "  ")]
+        return [
+            title,
+            *wrap(f"  none of these runs has logged a finite {one_line(found.metric)[:60]}", room, "  "),
+        ]
     low, high = min(min(c.y) for c in known), max(max(c.y) for c in known)
     begin, end = min(c.x[0] for c in known), max(c.x[-1] for c in known)
     heads = [place(point, found.axis.by) for point in found.points]
@@ -189,7 +192,11 @@ def groups(
                 + (" …" if len(each.values) > 8 else ""),
             }
         )
-    lines += ["", measure.metric, *(f"  {line}" for line in table(cells, ["values", "min", "max"], room - 2))]
+    lines += [
+        "",
+        one_line(measure.metric)[:60],
+        *(f"  {line}" for line in table(cells, ["values", "min", "max"], room - 2)),
+    ]
     lines += wrap(f"  value: {measure.said}{starred(measure)}", room, "    ")
     lines += left_out(found, room)
     lines += findings(compared, len([each for each in found if each.spread is not None]), room)

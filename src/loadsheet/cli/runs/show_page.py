@@ -68,7 +68,7 @@ def _head(found: Account, room: int) -> list[str]:
         parts.append(f"{row.lost_steps:,} steps run again")
     return [
         *wrap(f"{one_line(row.fingerprint)}  {' · '.join(parts)}", room, "  "),
-        *wrap(one_line(str(row.path)), room, "  "),
+        one_line(str(row.path)),  # whole, so that it can be copied
     ]
 
 
