@@ -25,8 +25,9 @@ from typing import Any
 import torch
 
 from loadsheet.errors import shorten
-from loadsheet.run.errors import BadCheckpoint, RunWarning
+from loadsheet.run.errors import BadCheckpoint
 from loadsheet.run.sources import Step, source_of
+from loadsheet.run.tell import tell
 
 
 class Batches:
@@ -97,11 +98,9 @@ class Batches:
             raise BadCheckpoint(message) from None
         self.close()
         if length != self._length:
-            warnings.warn(
+            tell(
                 f"batches: the loader has {self._length} batches, the checkpoint was written with {length}: "
-                "the data or the batch size has changed, so the order has too",
-                RunWarning,
-                stacklevel=3,
+                "the data or the batch size has changed, so the order has too"
             )
         self._seed, self._epoch, self._number = seed, epoch, number
         self._source.restore(inner)

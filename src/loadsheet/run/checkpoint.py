@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,13 +28,14 @@ import torch
 import xxhash
 
 from loadsheet.errors import BadInput, shorten
-from loadsheet.run.errors import BadCheckpoint, RunWarning
+from loadsheet.run.errors import BadCheckpoint
 from loadsheet.run.files import Files
 from loadsheet.run.manifest import DOCUMENT, FORMAT, MANIFEST, TENSORS, FileEntry, Manifest, pack, unpack
 from loadsheet.run.retention import BestOf, kept
 from loadsheet.run.room import Room
 from loadsheet.run.state import Snapshot
 from loadsheet.run.stored import StoredCheckpoints, damaged, directory_name
+from loadsheet.run.tell import tell
 
 __all__ = ["CheckpointStore", "directory_name"]
 
@@ -244,7 +244,7 @@ class CheckpointStore(StoredCheckpoints):
                 self._found_good(step)
             best = self._best_of(steps)
         except BadCheckpoint as error:
-            warnings.warn(f"{error}; no older checkpoint is removed", RunWarning, stacklevel=2)
+            tell(f"{error}; no older checkpoint is removed")
             return []
         spare = [step for step in spare if step not in best]
         return self.remove(spare)
@@ -263,7 +263,7 @@ class CheckpointStore(StoredCheckpoints):
             try:
                 self._files.rename(self._at(name), old)
             except OSError as error:
-                warnings.warn(f"{name}: cannot be removed: {error.strerror}", RunWarning, stacklevel=2)
+                tell(f"{name}: cannot be removed: {error.strerror}")
                 continue
             renamed.append((step, old))
         with contextlib.suppress(OSError):
@@ -290,15 +290,13 @@ class CheckpointStore(StoredCheckpoints):
                     self._found_good(step)
             except BadCheckpoint as error:
                 self._bad.add(step)
-                warnings.warn(f"{error}; it was one of the best", RunWarning, stacklevel=3)
+                tell(f"{error}; it was one of the best")
                 continue
             if not self._best.found and not self._said:
                 self._said = True
-                warnings.warn(
+                tell(
                     f"keep_best: got no {shorten(self._best.best.metric)} logged in {steps[-1]} steps, expected "
-                    "values of that name; until there is one, the other rules alone decide what is removed",
-                    RunWarning,
-                    stacklevel=3,
+                    "values of that name; until there is one, the other rules alone decide what is removed"
                 )
             return best
 
@@ -326,15 +324,13 @@ class CheckpointStore(StoredCheckpoints):
             try:
                 self._files.remove(path)
             except OSError as error:
-                warnings.warn(f"{name}: cannot be removed: {error.strerror}", RunWarning, stacklevel=2)
+                tell(f"{name}: cannot be removed: {error.strerror}")
                 continue
             if name.startswith(_SAVING):
                 swept.append(name)
         if swept:
-            warnings.warn(
-                f"{len(swept)} unfinished save(s) removed from {self._root}: {shorten(', '.join(swept), 120)}",
-                RunWarning,
-                stacklevel=2,
+            tell(
+                f"{len(swept)} unfinished save(s) removed from {self._root}: {shorten(', '.join(swept), 120)}"
             )
         return swept
 

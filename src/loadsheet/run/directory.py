@@ -18,7 +18,6 @@ import json
 import os
 import re
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -26,9 +25,10 @@ from typing import Any, Final, NoReturn
 
 from loadsheet.errors import BadFile
 from loadsheet.run import provenance
-from loadsheet.run.errors import Fenced, ForeignConfig, NoSpace, RunError, RunWarning
+from loadsheet.run.errors import Fenced, ForeignConfig, NoSpace, RunError
 from loadsheet.run.fingerprint import canonical, differences, digest
 from loadsheet.run.lock import RunLock, refuse_unsafe
+from loadsheet.run.tell import tell
 
 _ATTEMPT: Final = re.compile(r"attempt-([0-9]{4,})\.json")
 _UNFINISHED: Final = re.compile(r"\..+\.unfinished")
@@ -110,10 +110,7 @@ class RunDirectory:
         write_whole(self._file(self.attempt), text.encode(errors="replace") + b"\n")
         if self.changes:
             text = "; ".join(self.changes)
-            warnings.warn(
-                RunWarning(f"this machine is not the one of the attempt before, bits may differ: {text}"),
-                stacklevel=5,
-            )
+            tell(f"this machine is not the one of the attempt before, bits may differ: {text}")
 
     def _check_config(self) -> None:
         path = self.path / "config.json"

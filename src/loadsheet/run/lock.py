@@ -21,13 +21,13 @@ import struct
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from loadsheet.errors import BadFile, shorten
-from loadsheet.run.errors import Busy, RunWarning
+from loadsheet.run.errors import Busy
+from loadsheet.run.tell import tell
 
 _TAKEN: Final = {errno.EACCES, errno.EAGAIN}
 _NO_LOCKS: Final = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
@@ -65,10 +65,7 @@ class RunLock:
                     "one config is one run: wait for it, stop it, or change the config",
                 )
             if now >= told:
-                warnings.warn(
-                    RunWarning(f"waiting up to {wait:.0f} s for `{self.path.parent}`, in use by {owner}"),
-                    stacklevel=3,
-                )
+                tell(f"waiting up to {wait:.0f} s for `{self.path.parent}`, in use by {owner}")
                 told = deadline + 1
             time.sleep(min(pause, max(deadline - now, 0)))
             pause = min(pause * 1.5, 0.5)

@@ -18,7 +18,6 @@ import os
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -28,9 +27,10 @@ import msgspec
 
 from loadsheet.errors import BadInput, shorten
 from loadsheet.run.directory import cannot_write, fsync_directory, write_all, write_whole
-from loadsheet.run.errors import RunError, RunWarning
+from loadsheet.run.errors import RunError
 from loadsheet.run.reading import NON_FINITE, merge, superseded
 from loadsheet.run.rerun import Difference, compare
+from loadsheet.run.tell import tell
 
 #: names that the log itself gives to what it writes
 RESERVED: Final = frozenset({"step", "attempt", "time", "timing", "event"})
@@ -89,12 +89,9 @@ class Log:
         self.end_step()
         size = os.fstat(self._descriptor()).st_size
         if size < since:
-            warnings.warn(
-                RunWarning(
-                    f"`{self.path}` has {size} bytes, and {since} when the checkpoint was made: "
-                    "records were lost or taken out"
-                ),
-                stacklevel=3,
+            tell(
+                f"`{self.path}` has {size} bytes, and {since} when the checkpoint was made: "
+                "records were lost or taken out"
             )
         self._earlier = superseded(self.path, step, since=min(since, size), end=size) if size else {}
         self._last_earlier = max(self._earlier, default=-1)
@@ -271,12 +268,9 @@ class Log:
         aside = self.path.with_name(f"{self.path.stem}.torn-{self.attempt:04d}")
         write_whole(aside, tail)
         os.ftruncate(self._fd, size - len(tail))
-        warnings.warn(
-            RunWarning(
-                f"the last line of `{self.path}` was cut off by the end of an earlier attempt; "
-                f"its {len(tail)} bytes are kept in `{aside.name}`"
-            ),
-            stacklevel=3,
+        tell(
+            f"the last line of `{self.path}` was cut off by the end of an earlier attempt; "
+            f"its {len(tail)} bytes are kept in `{aside.name}`"
         )
 
     # --- the free audit --------------------------------------------------------------------------------------
@@ -302,7 +296,7 @@ class Log:
                 step, earlier["attempt"], self.attempt, names, earlier, current, self._from
             )
             self.event("differs", step=step, names=list(names), earlier_attempt=earlier["attempt"])
-            warnings.warn(RunWarning(self.difference.text()), stacklevel=4)
+            tell(self.difference.text())
 
 
 # --- values -----------------------------------------------------------------------------------------------

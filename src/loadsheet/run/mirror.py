@@ -13,17 +13,17 @@ import contextlib
 import os
 import re
 import threading
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from loadsheet.errors import LoadsheetError, one_line
 from loadsheet.run.checkpoint import CheckpointStore, directory_name
-from loadsheet.run.errors import BadCheckpoint, RunWarning
+from loadsheet.run.errors import BadCheckpoint
 from loadsheet.run.manifest import MANIFEST, Manifest, unpack
 from loadsheet.run.objects import MirrorFailed, Objects, place
 from loadsheet.run.retention import Best, BestOf, kept
+from loadsheet.run.tell import tell
 
 __all__ = ["Mirror", "MirrorFailed"]
 
@@ -132,7 +132,7 @@ class Mirror:
         if not isinstance(error, LoadsheetError):
             raise error
         hint = f" ({error.hint})" if error.hint else ""
-        warnings.warn(f"{error}{hint}; the run goes on, the next push tries again", RunWarning, stacklevel=3)
+        tell(f"{error}{hint}; the run goes on, the next push tries again")
 
     def push_now(self, step: int) -> None:
         """Copy the checkpoint of a step, and the best ones. Raises MirrorFailed, BadCheckpoint if one is damaged."""
@@ -319,11 +319,7 @@ class Mirror:
                     self._not_usable(step, error, "it was one of the best")
 
     def _not_usable(self, step: int, error: Exception, fate: str) -> None:
-        warnings.warn(
-            f"mirror {self.where}: checkpoint {step} is not usable ({one_line(str(error))}), {fate}",
-            RunWarning,
-            stacklevel=3,
-        )
+        tell(f"mirror {self.where}: checkpoint {step} is not usable ({one_line(str(error))}), {fate}")
 
     def _bring_checkpoint(self, step: int) -> None:
         raw = self._objects.get(self._at(f"checkpoints/{directory_name(step)}/{MANIFEST}"))
@@ -370,9 +366,7 @@ class Mirror:
                 for chunk in chunks():  # only a log that goes on as ours does may take its place
                     mine = file.read(len(chunk))
                     if mine != bytes(chunk[: len(mine)]):
-                        warnings.warn(
-                            f"mirror {self.where}: its log is another than `{path}`", RunWarning, stacklevel=3
-                        )
+                        tell(f"mirror {self.where}: its log is another than `{path}`")
                         return
         except FileNotFoundError:
             pass

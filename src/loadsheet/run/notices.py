@@ -15,14 +15,13 @@ import json
 import math
 import os
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from loadsheet.errors import BadInput
-from loadsheet.run.errors import RunWarning
+from loadsheet.run.tell import tell
 
 Kind = Literal["terminate", "rebalance", "cancelled"]
 #: where a notice comes from: a file, or something to ask
@@ -137,4 +136,4 @@ class Notices:
     def _complain(self, what: str) -> None:
         if what not in self._complained:
             self._complained.add(what)
-            warnings.warn(f"notice that cannot be read, ignored: {what}", RunWarning, stacklevel=2)
+            tell(f"notice that cannot be read, ignored: {what}")

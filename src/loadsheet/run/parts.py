@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import random
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,7 +16,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from loadsheet.errors import shorten
-from loadsheet.run.errors import BadCheckpoint, CannotKeep, RunWarning
+from loadsheet.run.errors import BadCheckpoint, CannotKeep
+from loadsheet.run.tell import tell
 
 #: the order in which kinds are put back
 KINDS = ("module", "optimizer", "scheduler", "scaler", "data", "tensor", "iterator", "generator")
@@ -192,11 +192,9 @@ def load_optimizer(
     for number, (group, own) in enumerate(zip(optimizer.param_groups, own_flags, strict=True)):
         for key, flag in own.items():
             if bool(group.get(key)) != bool(flag):
-                warnings.warn(
+                tell(
                     f"{name}, group {number}: the code says {key}={flag}, the checkpoint was made with "
-                    f"{key}={group.get(key)}; the code's is used, and other bits follow from it",
-                    RunWarning,
-                    stacklevel=2,
+                    f"{key}={group.get(key)}; the code's is used, and other bits follow from it"
                 )
             group[key] = flag
     if type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import bisect
 import gc
 import os
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from operator import lt
@@ -24,7 +23,7 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from loadsheet.errors import BadFile
-from loadsheet.run.errors import RunWarning
+from loadsheet.run.tell import tell
 
 #: how the numbers that JSON does not have are written, by their `repr`
 NON_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -146,7 +145,7 @@ class Reader:
         if self.unfinished:
             parts.append(f"an unfinished last line of {self.unfinished} bytes")
         if parts:
-            warnings.warn(RunWarning(f"left out of `{self.path}`: {' and '.join(parts)}"), stacklevel=4)
+            tell(f"left out of `{self.path}`: {' and '.join(parts)}")
 
     # --- blocks, segments ------------------------------------------------------------------------------
 

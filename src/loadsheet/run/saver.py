@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,9 @@ from typing import Literal
 
 from loadsheet.errors import BadInput, shorten
 from loadsheet.run.checkpoint import CheckpointStore
-from loadsheet.run.errors import RunWarning, SaveFailed
+from loadsheet.run.errors import SaveFailed
 from loadsheet.run.snapshot import Snapshot
+from loadsheet.run.tell import tell
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,7 @@ class Saver:
             return
         if self._on_failure == "warn" and isinstance(error, SaveFailed):
             hint = f" ({error.hint})" if error.hint else ""
-            warnings.warn(
-                f"{error}{hint}; training goes on without this checkpoint", RunWarning, stacklevel=3
-            )
+            tell(f"{error}{hint}; training goes on without this checkpoint")
             return
         raise error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,12 +11,13 @@ from loadsheet.errors import LoadsheetError
 from loadsheet.run import ending
 from loadsheet.run.checkpoint import CheckpointStore
 from loadsheet.run.directory import RunDirectory, cannot_write
-from loadsheet.run.errors import RunWarning, SaveFailed
+from loadsheet.run.errors import SaveFailed
 from loadsheet.run.mirror import Mirror
 from loadsheet.run.policy import Policy
 from loadsheet.run.retention import Best, BestOf
 from loadsheet.run.saver import Saver, SaveTimes
 from loadsheet.run.state import Keeper
+from loadsheet.run.tell import tell
 
 
 class Saves:
@@ -178,4 +178,4 @@ class Saves:
         try:
             self._saver.check()
         except LoadsheetError as error:
-            warnings.warn(f"the last save failed: {error}", RunWarning, stacklevel=3)
+            tell(f"the last save failed: {error}")

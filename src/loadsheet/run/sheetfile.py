@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, Final
 from loadsheet import signature
 from loadsheet.errors import BadFile, BadInput
 from loadsheet.run.directory import cannot_write, write_whole
-from loadsheet.run.errors import RunWarning
+from loadsheet.run.tell import tell
 from loadsheet.safejson import file_label, open_regular
 
 NAME: Final = "sheet.json"
@@ -67,7 +66,7 @@ def adopt(source: Source | None, path: Path) -> Facts | None:
             damage = error
     if source is None:
         if damage is not None:
-            warnings.warn(RunWarning(f"{damage}; the run goes on without it"), stacklevel=4)
+            tell(f"{damage}; the run goes on without it")
         return None if there is None else facts_of(there)
     given, data = _read(source)
     if damage is not None:

@@ -13,11 +13,11 @@ import multiprocessing.connection
 import os
 import signal
 import threading
-import warnings
 from types import FrameType
 from typing import Any
 
-from loadsheet.run.errors import INTERRUPTED, REQUEUE, RunWarning
+from loadsheet.run.errors import INTERRUPTED, REQUEUE
+from loadsheet.run.tell import tell
 
 #: signal -> exit status once the state is saved
 STOPS = {signal.SIGTERM: REQUEUE, signal.SIGUSR1: REQUEUE, signal.SIGINT: INTERRUPTED}
@@ -42,11 +42,9 @@ class StopSignals:
         if self._before:
             return
         if threading.current_thread() is not threading.main_thread():
-            warnings.warn(
+            tell(
                 "run: started outside the main thread, where signals cannot be caught: SIGTERM will end the "
-                "process without a save",
-                RunWarning,
-                stacklevel=3,
+                "process without a save"
             )
             return
         for number in STOPS:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 import sys
 import time
-import warnings
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -25,8 +24,9 @@ from loadsheet.errors import BadInput, shorten
 from loadsheet.run import parts
 from loadsheet.run.buffer import Buffers
 from loadsheet.run.encode import Encoder, Plain
-from loadsheet.run.errors import BadCheckpoint, RunWarning
+from loadsheet.run.errors import BadCheckpoint
 from loadsheet.run.snapshot import FORMAT, Snapshot, State, compare_with_live, copy_pieces, difference
+from loadsheet.run.tell import tell
 from loadsheet.run.unkept import name_of, unkept
 
 __all__ = ["Keeper", "Snapshot", "State"]
@@ -52,6 +52,11 @@ class Keeper:
     def objects(self) -> Mapping[str, Any]:
         """What is kept, by name."""
         return dict(self._objects)
+
+    @property
+    def unkept(self) -> list[Any]:
+        """What was named as not kept, as far as it still lives."""
+        return [thing for ref in self._before if (thing := ref()) is not None]
 
     def keep(self, **objects: Any) -> None:
         """Add objects to the state, each under its name.
@@ -142,11 +147,9 @@ class Keeper:
         return parts.parameter_names({n: m for n, m in self._objects.items() if isinstance(m, nn.Module)})
 
     def _announce(self, nbytes: int) -> None:
-        warnings.warn(
+        tell(
             f"a snapshot needs {nbytes:,} bytes of host memory, which are not free: checkpoints are written "
-            "straight from the live tensors, and training waits for them",
-            RunWarning,
-            stacklevel=3,
+            "straight from the live tensors, and training waits for them"
         )
 
     # --- putting back -------------------------------------------------------------------------------
@@ -178,11 +181,9 @@ class Keeper:
         forgotten = unkept(self._objects)
         self._before = [weakref.ref(thing) for thing in forgotten]
         for thing in forgotten:
-            warnings.warn(
+            tell(
                 f"{name_of(thing)} lives but was not kept: it would start anew in every attempt; "
-                "`run.keep(name=it)` before `run.steps`",
-                RunWarning,
-                stacklevel=4,
+                "`run.keep(name=it)` before `run.steps`"
             )
 
     def _restore_some(self, names: list[str], state: State) -> None:
@@ -228,7 +229,7 @@ class Keeper:
         if found is None:
             return
         if self._kinds[name] == "data":
-            warnings.warn(f"restore: {found}; its load_state_dict loses it", RunWarning, stacklevel=5)
+            tell(f"restore: {found}; its load_state_dict loses it")
         else:
             raise BadCheckpoint(f"restore: {found}", "the object does not take its own state back")
 
@@ -236,7 +237,7 @@ class Keeper:
         """Before the first update: a scheduler built since the restore has reset what was restored."""
         if self._stepped:
             return
-        known = {id(thing) for ref in self._before if (thing := ref()) is not None}
+        known = {id(thing) for thing in self.unkept}
         held = {id(value) for value in self._objects.values()}
         for thing in unkept(self._objects):
             if id(thing) in known or id(getattr(thing, "optimizer", None)) not in held:
@@ -254,10 +255,8 @@ class Keeper:
         state, self._state = self._state, None  # the file's pages can go
         for name in state.names if state is not None else ():
             if name not in self._objects and state is not None and state.kind(name) != "iterator":
-                warnings.warn(
-                    f"the checkpoint holds `{name}` ({state.kind(name)}), which is not kept now: it is not restored",
-                    RunWarning,
-                    stacklevel=2,
+                tell(
+                    f"the checkpoint holds `{name}` ({state.kind(name)}), which is not kept now: it is not restored"
                 )
         for hook in self._hooks:
             hook.remove()
@@ -292,11 +291,9 @@ def _restore_random(saved: Mapping[str, Any]) -> None:
     if saved["cuda"] is not None:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if count != len(saved["cuda"]):
-            warnings.warn(
+            tell(
                 f"the checkpoint holds the random states of {len(saved['cuda'])} CUDA devices, there are {count}: "
-                "the run will not be bit for bit the same",
-                RunWarning,
-                stacklevel=6,
+                "the run will not be bit for bit the same"
             )
         for number, state in enumerate(saved["cuda"][:count]):
             torch.cuda.set_rng_state(state, number)

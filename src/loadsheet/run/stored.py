@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from pathlib import Path
 
 import xxhash
 
 from loadsheet.errors import shorten
-from loadsheet.run.errors import BadCheckpoint, NoCheckpoint, RunWarning
+from loadsheet.run.errors import BadCheckpoint, NoCheckpoint
 from loadsheet.run.files import Disk, Files
 from loadsheet.run.manifest import DOCUMENT, MANIFEST, TENSORS, FileEntry, Manifest, unpack
 from loadsheet.run.state import State
+from loadsheet.run.tell import tell
 
 _NAME = re.compile(r"step-(\d{8,})")
 _TORN = "torn-"
@@ -143,7 +143,7 @@ class StoredCheckpoints:
             except OSError as failed:
                 fate = f"cannot be set aside: {failed.strerror}"
         hint = f" ({error.hint})" if error.hint else ""
-        warnings.warn(f"{error}{hint}; {fate}, an older checkpoint is used", RunWarning, stacklevel=4)
+        tell(f"{error}{hint}; {fate}, an older checkpoint is used")
 
     def _set_aside(self, step: int) -> str:
         """Give a damaged checkpoint another name. Not made durable: if lost, it is only found once more."""
