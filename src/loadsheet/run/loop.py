@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,13 +21,15 @@ from loadsheet.errors import BadInput, LoadsheetError, shorten
 from loadsheet.run import ending
 from loadsheet.run.batches import Batches
 from loadsheet.run.checkpoint import CheckpointStore
-from loadsheet.run.directory import RunDirectory
-from loadsheet.run.errors import Busy, RunError, RunWarning
+from loadsheet.run.directory import ROOT_VARIABLE, RunDirectory
+from loadsheet.run.errors import Busy, RunError
+from loadsheet.run.hold import Hold
 from loadsheet.run.isolate import isolated, mix
 from loadsheet.run.load import put_weights, state_of
 from loadsheet.run.log import Log
 from loadsheet.run.measured import Clock, attempt_entry, parameters_of, write_measured
 from loadsheet.run.mirror import Mirror
+from loadsheet.run.moving import Watch
 from loadsheet.run.notices import Notices, Where
 from loadsheet.run.policy import MTBF, Policy
 from loadsheet.run.progress import Progress
@@ -37,6 +38,7 @@ from loadsheet.run.saves import Saves
 from loadsheet.run.sheetfile import Facts, Source, adopt
 from loadsheet.run.signals import StopSignals
 from loadsheet.run.state import Keeper
+from loadsheet.run.tell import tell
 
 Old = str | os.PathLike[str] | tuple[str | os.PathLike[str], int | str]
 
@@ -61,6 +63,7 @@ class Run:
         self._ended: str | None = None
         self._start_from: Old | None = None
         self._saves: Saves | None = None
+        self._watch: Watch | None = None
         self._mirror: str | os.PathLike[str] | None = None
         self._mirror_options: dict[str, Any] | None = None
         self._step: int | None = None  # what `log` belongs to; None before the first step
@@ -94,6 +97,8 @@ class Run:
         `notice`: where to hear that the machine will go, a JSON file or a callable; by default the file
         that `LOADSHEET_NOTICE` names. `durable_log`: each record survives a loss of power when `log`
         returns. `wait`: seconds to wait for another process that has the run. `progress` False: silence.
+        The environment variable LOADSHEET_RUNS_ROOT takes the place of `root`, and there is no mirror then:
+        so a rehearsal leaves real runs alone.
         Raises BadInput for the config, ForeignConfig if the directory belongs to another, Busy if another
         process has it (left uncaught, exit status 2), BadFile for a sheet that was edited, MirrorFailed.
         """
@@ -103,6 +108,9 @@ class Run:
                 "training over several processes is not supported: their states would have to be saved together",
             )
         shown = Progress(progress)
+        if mirror is not None and os.environ.get(ROOT_VARIABLE):
+            shown.say(f"mirror left out: {ROOT_VARIABLE} is set, and what is tried out must not reach it")
+            mirror = None
         try:
             directory = RunDirectory.open(root, config, exclude, wait, prepare=_pull(mirror, mirror_options))
         except Busy as error:
@@ -241,6 +249,8 @@ class Run:
         self._signals = StopSignals(tell=self._progress.terminal)
         self._signals.install()
         self._notices.start()
+        hold = Hold()
+        self._watch = watch = Watch(lambda: self._keeper.objects, lambda: self._keeper.unkept, tell)
         self._progress.begin(start, total)
         completed = start
         try:
@@ -255,14 +265,18 @@ class Run:
                 self._span = (self._span[0], completed)
                 if step == start:
                     self._keeper.seal()
+                watch.after_step(completed - start)
                 self._log.end_step()
                 saves.check()
                 self._tell_saves(saves)
                 if completed == total:
                     break
+                hold.wait(self.path, completed, lambda: self._signals.received is not None)
                 if (why := self._asked_to_stop(completed, saves)) is not None:
+                    watch.later(completed - start, least=3)
                     self._stop(completed, saves, why)
                 if saves.due(completed):
+                    watch.later(completed - start)
                     saves.take(completed)
                 self._progress.update(completed, self._values)
             saves.finish(total)
@@ -277,6 +291,7 @@ class Run:
             raise
         finally:
             self._looping = False
+            self._watch = None
             self._progress.clear()
             saves.close()
             self._notices.stop()
@@ -331,9 +346,9 @@ class Run:
         try:
             self._measure(self._ended)
         except OSError as error:
-            warnings.warn(f"measured.json: not written: {error.strerror}", RunWarning, stacklevel=3)
+            tell(f"measured.json: not written: {error.strerror}")
         except RunError as error:  # the run has another owner, or is gone: it is not ours to write
-            warnings.warn(f"measured.json: not written: {error}", RunWarning, stacklevel=3)
+            tell(f"measured.json: not written: {error}")
 
     def _measure(self, ended: str | None = None) -> None:
         """What this attempt has measured so far, into `measured.json`; in the saver's thread too."""
@@ -380,7 +395,11 @@ class Run:
         begun = time.perf_counter()
         own = mix(int(self.fingerprint, 16), -1 if self._step is None else self._step)
         with isolated(own if seed is None else seed, cuda=True):
+            if self._watch is not None:
+                self._watch.aside(begins=True)
             yield
+            if self._watch is not None:
+                self._watch.aside(begins=False)
         self._clock.aside(time.perf_counter() - begun)
 
     # --- the end ------------------------------------------------------------------------------------------
