@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from subprocess import DEVNULL, PIPE
@@ -20,8 +21,9 @@ from loadsheet.cloud.git import Repository
 from loadsheet.cloud.secrets import CHUNK, Found, Scanner
 
 _MOST_OBJECTS: Final = 20_000_000
-_MOST_FOUND: Final = 2000
-_MOST_NAMED: Final = 200  # objects whose commits are looked up
+_MOST_SECRETS: Final = 2000
+_MOST_PLACES: Final = 2000  # of one secret: a file with it may have been edited very often
+_MOST_NAMED: Final = 4000  # objects whose commits are looked up
 _PACKED: Final = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf")
 
 
@@ -42,6 +44,7 @@ class History:
     """What was found, and how much was looked at. `stopped` says why not at all of it."""
 
     found: list[tuple[Found, Place]] = field(default_factory=list)
+    times: Counter[str] = field(default_factory=Counter)  # how often each fingerprint stands there
     objects: int = 0
     bytes: int = 0
     total: int = 0
@@ -73,9 +76,11 @@ def search(repository: Repository, scanner: Scanner, left: Callable[[], float]) 
                 continue
             try:
                 for entry in scanner.stream(_content(process.stdout, size, history, left)):
-                    history.found.append((entry, Place(name, kind)))
-                    if len(history.found) >= _MOST_FOUND:
-                        raise _Enough(f"there are {_MOST_FOUND:,} findings and more")
+                    history.times[entry.fingerprint] += 1
+                    if history.times[entry.fingerprint] <= _MOST_PLACES:
+                        history.found.append((entry, Place(name, kind)))
+                    if len(history.times) >= _MOST_SECRETS:
+                        raise _Enough(f"there are {_MOST_SECRETS:,} secrets and more")
             except _Enough as reason:
                 history.stopped = str(reason)
                 break

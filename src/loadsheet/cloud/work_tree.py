@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,8 @@ from loadsheet.cloud.secrets import CHUNK, Found, Scanner
 #: folders that hold other people's files, where there is no git to say so
 _FOREIGN: Final = {".git", ".hg", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".mypy_cache"}
 _MOST_FILES: Final = 200_000
-_MOST_FOUND: Final = 2000
+_MOST_SECRETS: Final = 2000
+_MOST_PLACES: Final = 100  # of one secret
 
 
 @dataclass
@@ -24,6 +26,7 @@ class WorkTree:
     """What was found, and how much was looked at. `stopped` says why not at all of it."""
 
     found: list[tuple[Found, str]] = field(default_factory=list)
+    times: Counter[str] = field(default_factory=Counter)  # how often each fingerprint stands there
     files: int = 0
     bytes: int = 0
     unreadable: list[str] = field(default_factory=list)
@@ -43,7 +46,9 @@ def search(top: Path, names: Iterator[str], scanner: Scanner, left: Callable[[],
             break
         try:
             for entry in scanner.stream(_pieces(top, name, tree, left)):
-                tree.found.append((entry, name))
+                tree.times[entry.fingerprint] += 1
+                if tree.times[entry.fingerprint] <= _MOST_PLACES:
+                    tree.found.append((entry, name))
         except FileNotFoundError:
             continue  # deleted, and not yet committed
         except TimeoutError:
@@ -51,8 +56,8 @@ def search(top: Path, names: Iterator[str], scanner: Scanner, left: Callable[[],
             break
         except OSError:
             tree.unreadable.append(name)
-        if len(tree.found) >= _MOST_FOUND:
-            tree.stopped = f"there are {_MOST_FOUND:,} findings and more"
+        if len(tree.times) >= _MOST_SECRETS:
+            tree.stopped = f"there are {_MOST_SECRETS:,} secrets and more"
             break
     return tree
 

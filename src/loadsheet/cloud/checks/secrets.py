@@ -6,7 +6,7 @@ import datetime
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -36,13 +36,15 @@ def _scanner(context: Context) -> Scanner:
 def judge(
     context: Context,
     found: Iterable[tuple[Found, Place]],
+    times: Mapping[str, int],
     looked: dict[str, Any],
     missing: list[str],
     *,
     next: str,
 ) -> Result:
-    """Findings as a result: each secret once, allow-listed and rotated ones counted, nothing shown whole.
+    """Findings as a result: each secret once, allow-listed and replaced ones counted, nothing shown whole.
 
+    `times` says how often each fingerprint stands there.
     `missing` says what could not be looked at: without a finding that makes it `unknown`.
     """
     scanner = _scanner(context)
@@ -59,7 +61,7 @@ def judge(
     rows, levels = [], set()
     for print_, group in groups.items():
         group.sort(key=lambda pair: (pair[1].commit is None, pair[1].date or "", pair[1].path or ""))
-        row = _row(scanner, *group[0], more=len(group) - 1)
+        row = _row(scanner, *group[0], more=times.get(print_, 1) - 1)
         answer = context.answers.rotated(print_, today)
         if answer is not None:
             row["remark"] = f"replaced: so says {answer.who} on {answer.date}"
@@ -177,7 +179,7 @@ def worktree(context: Context) -> Result:
     if scanner.problem:
         missing.append(scanner.problem)
     found = [(entry, Place("", "file", name)) for entry, name in tree.found]
-    return judge(context, found, looked, missing, next="Then take it out of the file.")
+    return judge(context, found, tree.times, looked, missing, next="Then take it out of the file.")
 
 
 @check(
@@ -206,7 +208,7 @@ def history(context: Context) -> Result:
     if read.packed:
         looked["fact"] += f"; {read.packed:,} compressed files were not unpacked"
     step = "To take it out of the history too: git filter-repo, then every clone anew."
-    return judge(context, read.found, looked, missing, next=step)
+    return judge(context, read.found, read.times, looked, missing, next=step)
 
 
 def _holes(repository: Repository) -> Iterator[str]:
