@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_world import MOUNTINFO, Space, facts, machine, result
+from preflight_world import MOUNTINFO, Space, draw, facts, machine, result
 
 from loadsheet.cloud import mounts, probe
 from loadsheet.cloud.context import Context, Inputs
