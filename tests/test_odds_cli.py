@@ -180,6 +180,7 @@ def test_trace(tmp_path: Path) -> None:
     page = " ".join(answered(*args).stdout.split())
     assert "there 86% of the time" in page
     assert "exponential interruptions would say" in page
+    assert data(*args, "--jobs", "1")["std_seconds"] is None
     refused(*args, "--mtbf", "6h", words="a trace says")
     refused(*args, "--down-mean", "6h", words="a trace says")
     (tmp_path / "bad.csv").write_text("state,seconds\nup,60\ndown,60\n")

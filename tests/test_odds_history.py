@@ -12,6 +12,7 @@ from terminal import answered, refused
 from loadsheet.errors import BadInput
 from loadsheet.history.exposure import exposure
 from loadsheet.run.fingerprint import digest
+from loadsheet.run.lock import RunLock
 
 HOUR = 3600.0
 CONFIG = {"seed": 1}
@@ -83,6 +84,18 @@ def test_the_last_attempt_that_says_nothing(tmp_path: Path) -> None:
     """Nobody holds the lock, and it did not finish: it has vanished too."""
     make(tmp_path, [{"hours": 2.0}])
     assert exposure(tmp_path, NAME).ends == {"vanished": 1}
+
+
+def test_an_attempt_that_runs_is_open(tmp_path: Path) -> None:
+    """While a living process holds the lock, its hours count and no interruption does."""
+    path = make(tmp_path, [{"hours": 2.0}, {"hours": 3.0}])
+    lock = RunLock(path / "lock")
+    lock.acquire(0.0)
+    try:
+        found = exposure(tmp_path, NAME)
+    finally:
+        lock.release()
+    assert (found.ends, found.seconds) == ({"vanished": 1, "open": 1}, 5 * HOUR)
 
 
 def test_measured(tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ def test_parts_add_up(job: Job, wait: float) -> None:
     assert found.total.variance >= 0
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(jobs(), min_size=1, max_size=5), st.floats(0.0, 1e4))
 def test_arrays_are_the_numbers_one_by_one(several: list[Job], wait: float) -> None:
     """One formula, two uses."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
+from loadsheet.errors import BadInput
 from loadsheet.money import odds
 from loadsheet.money.answer import Odds
 from loadsheet.money.bill import Bill
@@ -17,13 +21,13 @@ from loadsheet.money.odds import (
     Exponential,
     Probability,
     Replay,
+    Sample,
     affordable,
-    mean_and_error,
     probability,
-    quantiles,
     simulate,
 )
 from loadsheet.money.question import Inputs, ask
+from loadsheet.money.rates import rate
 from loadsheet.money.traces import Trace
 
 HOUR = 3600.0
@@ -208,11 +212,20 @@ def test_never_zero_and_never_one(of: int) -> None:
     assert isinstance(none, Probability)
 
 
-def test_quantiles_of_jobs_that_do_not_finish() -> None:
-    """A quantile among them is no number; those below are."""
-    values = np.array([1.0, 2.0, 3.0, math.inf])
-    assert quantiles(values, (0.25, 0.9)) == {"p25": 2.0, "p90": None}
-    assert mean_and_error(values) == (math.inf, math.inf)
+def mean_and_error(values: np.ndarray) -> tuple[float, float]:
+    return float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values)))
+
+
+def test_jobs_that_were_cut_off() -> None:
+    """What depends on how they end is no number; what does not, is."""
+    nothing, values = np.zeros(4), np.array([1.0, 2.0, 3.0, 2.5])
+    sample = Sample(values, values, nothing, nothing, nothing, np.array([False, False, False, True]))
+    assert sample.quantiles(values, (0.25, 0.9)) == {"p25": 2.0, "p90": None}
+    assert sample.mean(values) is None
+    assert sample.below(values, 2.7) is None  # it may yet end before that
+    below = sample.below(values, 2.2)  # it is already later than that
+    assert below is not None
+    assert below.value == 0.5
 
 
 # --- limits -------------------------------------------------------------------------------------------------
@@ -266,7 +279,8 @@ def test_a_job_that_never_ends_does_not_run_for_ever() -> None:
     law = Replay(Trace((600.0, 700.0), (60.0, 60.0), "short"))
     sample = simulate(Job(HOUR, 10.0, 1000.0, 650.0, 60.0), law, 50, 0, lives=500)
     assert sample.unfinished == 50
-    assert np.isinf(sample.wall).all()
+    assert sample.below(sample.wall, 2 * HOUR) == probability(0, 50)
+    assert sample.below(sample.wall, 1e9) is None
 
 
 # --- the whole answer -------------------------------------------------------------------------------------------
@@ -346,6 +360,57 @@ def test_more_machines_are_hit_more_often() -> None:
     assert four.expected_seconds == pytest.approx(one.expected_seconds)
 
 
+def test_what_was_seen_is_not_divided() -> None:
+    """M from a run of several machines was seen of all of them together; one that is typed is of one machine."""
+    inputs = Inputs({"work": 24 * HOUR, "save": 300.0, "machines": 4, "restart": 120.0})
+    assert ask(inputs, rate=rate(24 * HOUR, 4)).job.mtbf == 6 * HOUR
+    assert answer(machines=4).question.job.mtbf == 1.5 * HOUR
+
+
+def test_charged_by_the_hour_costs_half_an_hour_for_each_machine() -> None:
+    """The mean cost by the hour is above that by the second by about half an hour's for each machine used."""
+    fine, coarse = answer(price=2.0, jobs=20_000), answer(price=2.0, billed_by=HOUR, jobs=20_000)
+    assert fine.cost is not None
+    assert coarse.cost is not None
+    machines = float(fine.machine.interruptions) + 1
+    assert (coarse.cost["mid"] - fine.cost["mid"]) / machines == pytest.approx(1.0, abs=0.15)
+    middle = coarse.sensitivity[1]["cost"]
+    assert middle == pytest.approx(coarse.cost["mid"], rel=0.02)
+
+
+options = st.fixed_dictionaries(
+    {"work": st.floats(60, 1e6), "save": st.floats(0, 600), "mtbf": st.floats(1800, 1e7)},
+    optional={
+        "restart": st.floats(0, 1800), "startup": st.floats(0, 1800), "commit": st.floats(0, 900),
+        "notice_works": st.floats(0, 1), "notice": st.floats(0, 300), "down_mean": st.floats(0, 1e5),
+        "price": st.floats(0, 100), "on_demand_price": st.floats(0, 100), "budget": st.floats(0, 1e4),
+        "deadline": st.floats(0, 1e7), "machines": st.integers(1, 8), "failures": st.floats(1e6, 1e9),
+        "every": st.floats(60, 1800), "step": st.floats(0.01, 600), "billed_by": st.floats(1, 7200),
+        "billed_least": st.floats(0, 600), "other_hourly": st.floats(0, 10),
+    },
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.generate))
+@given(options, st.integers(1, 60), st.sampled_from([60, 100, 400]))
+def test_any_question_has_an_answer(given: dict[str, float], jobs: int, width: int) -> None:
+    """An error of ours, or a page that keeps to its width and JSON whose numbers are in order."""
+    try:
+        found = Odds(ask(Inputs({**given, "jobs": jobs})))
+    except BadInput:
+        return
+    assert max(map(len, found.text(width).splitlines())) <= width
+    data = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert data["expected_seconds"] >= data["undisturbed_seconds"] * (1 - 1e-9)
+    if data["cost"] is not None:
+        assert 0 <= data["cost"]["low"] <= data["cost"]["mid"] <= data["cost"]["high"]
+    values = [v for v in data["quantiles"].values() if v is not None]
+    assert values == sorted(values)
+    for key in ("p_within_budget", "p_by_deadline"):
+        assert data[key] is None or 0 <= data[key] <= 1
+        assert data[key] is not None or data["reasons"][key]
+
+
 def test_saves_stand_between_steps() -> None:
     """The interval is rounded to whole steps: 57.6 min in steps of 1000 s are four, not 3.456."""
     assert answer(step=1000.0).question.job.interval == 4000.0
@@ -373,8 +438,6 @@ def test_what_would_change_it_is_computed() -> None:
 
 def test_the_answer_holds_no_infinities() -> None:
     """JSON of an answer with intervals that are infinite has null there, and nothing that is not JSON."""
-    import json
-
     found = answer(notice_works=1.0).to_json()
     assert found["interval_seconds"]["exact"] is None
     json.dumps(found, allow_nan=False)

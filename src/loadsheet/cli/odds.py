@@ -101,7 +101,8 @@ def command(
     rate = None if history is None else _history(inputs, runs, history)
     if sheet is not None:
         named = from_sheet(inputs, sheet)
-        currency = _one_currency(currency, named if inputs.known["price"].source != "--price" else "", sheet)
+        if "price" not in values:
+            currency = _one_currency(currency, named, sheet)
     if rehearsal is not None or ("save" not in inputs and Path(REHEARSAL).is_file()):
         from_rehearsal(inputs, rehearsal or REHEARSAL)
     try:

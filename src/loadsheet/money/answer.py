@@ -24,6 +24,9 @@ from loadsheet.money.question import MARGIN, NOTICE, Question
 if TYPE_CHECKING:
     from loadsheet.money.odds import Law, Probability, Sample
 
+    #: plain and stressed; the latter None where simulated jobs were cut off before the limit
+    Shares = tuple[Probability, Probability | None]
+
 _PILOT: Final = 500  # jobs from which it is learnt how many a trace lets one afford
 _SMALLEST: Final = 0.002  # of the time or the money: what saves less is not worth a line
 
@@ -103,33 +106,32 @@ class Odds:
 
         q = self.question
         return odds.simulate(
-            q.job, law, jobs, seed, unit=q.unit if q.unit > 1 else 0.0, least=q.least,
+            q.job, law, jobs, seed, unit=self._coarse, least=q.least,
             draws=odds.MAX_DRAWS if draws is None else draws,
         )  # fmt: skip
 
     # --- time -------------------------------------------------------------------------------------------------
 
     @cached_property
-    def simulated_mean(self) -> tuple[float, float]:
-        """Mean machine time of the simulated jobs, and its standard error; seconds."""
-        from loadsheet.money.odds import mean_and_error
-
-        return mean_and_error(self.sample.machine)
+    def simulated_mean(self) -> tuple[float, float] | None:
+        """Mean machine time of the simulated jobs, and its standard error; seconds. None if one was cut off."""
+        return self.sample.mean(self.sample.machine)
 
     @property
     def expected_seconds(self) -> float | None:
         """Mean machine time: by the formula, or of a trace by its replay; None if a job did not finish."""
         if self.question.trace is None:
             return float(self.machine.total.mean)
-        mean = self.simulated_mean[0]
-        return mean if math.isfinite(mean) else None
+        return None if self.simulated_mean is None else self.simulated_mean[0]
 
     @property
     def std_seconds(self) -> float | None:
         """The standard deviation of one job's machine time."""
         if self.question.trace is None:
             return float(self.machine.total.std)
-        return None if self.sample.unfinished else float(self.sample.machine.std(ddof=1))
+        return (
+            None if self.sample.unfinished or self.sample.jobs < 2 else float(self.sample.machine.std(ddof=1))
+        )
 
     @property
     def expected_wall(self) -> float | None:
@@ -149,25 +151,32 @@ class Odds:
         bill = self.question.bill
         if bill is None:
             return None
-        from loadsheet.money.odds import mean_and_error, quantiles
-
-        low = quantiles(self._costs(self.sample, bill), (0.05,))["p5"]
-        high = quantiles(self._costs(self.stressed, bill), (0.95,))["p95"]
-        if self.question.trace is None and self.question.unit <= 1 and self.question.least <= 0:
+        costs = self._costs(self.sample, bill)
+        low = self.sample.quantiles(costs, (0.05,))["p5"]
+        high = self.stressed.quantiles(self._costs(self.stressed, bill), (0.95,))["p95"]
+        mid: float | None
+        if self.question.trace is None and not self._coarse and self.question.least <= 0:
             mid = self._formula_cost(self.machine, self.wall, bill)
         else:
-            mid = mean_and_error(self._costs(self.sample, bill))[0]
-        if low is None or high is None or not math.isfinite(mid):
+            mean = self.sample.mean(costs)
+            mid = None if mean is None else mean[0]
+        if low is None or high is None or mid is None:
             return None
         return {"low": min(low, mid), "mid": mid, "high": max(high, mid)}
 
     def _formula_cost(self, machine: Expected, wall: Expected | None, bill: Bill) -> float:
-        """The mean cost, which is linear in the times."""
+        """The mean cost, which is linear in the times; rounding up costs half a unit for each machine."""
         seconds = machine.total.mean
+        charged = seconds + (machine.interruptions + 1) * self._coarse / 2
         if wall is None:
-            return float(bill.total(seconds, 0.0, seconds))
+            return float(bill.total(charged, 0.0, seconds))
         first = stationary_wait(self.question.job.mtbf, self.question.wait or 0.0).mean
-        return float(bill.total(seconds, wall.waiting - first, wall.total.mean))
+        return float(bill.total(charged, wall.waiting - first, wall.total.mean))
+
+    @property
+    def _coarse(self) -> float:
+        """The unit by which machines are charged, where it is not a second."""
+        return self.question.unit if self.question.unit > 1 else 0.0
 
     @property
     def least_cost(self) -> float | None:
@@ -178,7 +187,7 @@ class Odds:
     # --- odds ---------------------------------------------------------------------------------------------------
 
     @cached_property
-    def within_budget(self) -> tuple[Probability, Probability] | float | None:
+    def within_budget(self) -> Shares | float | None:
         """P(cost ≤ budget) as simulated, plain and under stress; a number where no dice decide."""
         q = self.question
         if q.bill is None or q.budget is None:
@@ -192,7 +201,7 @@ class Odds:
         )  # fmt: skip
 
     @cached_property
-    def by_deadline(self) -> tuple[Probability, Probability] | float | None:
+    def by_deadline(self) -> Shares | float | None:
         """P(done by the deadline); None where nobody knows how long one waits for a machine."""
         q = self.question
         if q.deadline is None:
@@ -214,15 +223,19 @@ class Odds:
 
     def _share(
         self, plain: Any, stressed: Any, limit: float, least: float, key: str, why: str
-    ) -> tuple[Probability, Probability] | float:
-        from loadsheet.money.odds import share_below
-
+    ) -> Shares | float | None:
         if limit < least:
             self.reasons[key] = why
             return 0.0
         if math.isinf(self.question.job.mtbf):
             return 1.0
-        return share_below(plain, limit), share_below(stressed, limit)
+        found = self.sample.below(plain, limit)
+        if found is None:
+            self.reasons[key] = (
+                f"{self.sample.unfinished:,} of {self.sample.jobs:,} simulated jobs were cut off before that"
+            )
+            return None
+        return found, self.stressed.below(stressed, limit)
 
     # --- on demand -------------------------------------------------------------------------------------------------
 
@@ -234,7 +247,8 @@ class Odds:
             return None
         job = replace(q.job, mtbf=q.failures, notice_works=0.0, notice=0.0)
         machine = expected(job).total.mean
-        cost = float(q.on_demand.total(machine, 0.0, machine))
+        charged = math.ceil(machine / self._coarse - 1e-9) * self._coarse if self._coarse else machine
+        cost = float(q.on_demand.total(max(charged, q.least), 0.0, machine))
         found: dict[str, Any] = {
             "expected_seconds": float(machine),
             "cost": cost,
@@ -246,12 +260,11 @@ class Odds:
             "within_budget": None if q.budget is None else bool(cost <= q.budget),
         }
         if q.bill is not None and self.cost is not None:
-            from loadsheet.money.odds import share_below
-
             if q.on_demand.price > 0:
                 found["price_ratio"] = q.bill.price / q.on_demand.price
             found["spot_saves"] = cost - self.cost["mid"]
-            found["p_spot_cheaper"] = share_below(self._costs(self.stressed, q.bill), cost).value
+            cheaper = self.stressed.below(self._costs(self.stressed, q.bill), cost)
+            found["p_spot_cheaper"] = None if cheaper is None else cheaper.value
         return found
 
     # --- what would change it -----------------------------------------------------------------------------------------

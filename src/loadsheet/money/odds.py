@@ -20,7 +20,7 @@ Array = Any
 #: random numbers for one answer, all simulations together
 MAX_DRAWS: Final = 10_000_000
 #: machines that one job may use up before it is said not to finish
-MAX_LIVES: Final = 20_000
+MAX_LIVES: Final = 5_000
 QUANTILES: Final = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 
@@ -122,14 +122,14 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What became of the simulated jobs; arrays of seconds, infinite for those that did not finish."""
+    """What became of the simulated jobs; arrays of seconds, up to where it was cut off for some."""
 
     machine: Array  # for which a machine was there
     charged: Array  # the same, each machine's time rounded up as it is charged
     waiting: Array  # for a machine, without the first wait
     first_wait: Array
     interruptions: Array
-    seed: int
+    cut: Array  # true for jobs that had not finished when random numbers or machines ran out
 
     @property
     def jobs(self) -> int:
@@ -139,12 +139,37 @@ class Sample:
     @property
     def unfinished(self) -> int:
         """How many did not finish within the random numbers and machines that there were."""
-        return int(np.isinf(self.machine).sum())
+        return int(self.cut.sum())
 
     @property
     def wall(self) -> Array:
         """From the start to the last durable save."""
         return self.machine + self.waiting + self.first_wait
+
+    # What follows is asked of times and costs alike: `values` that only grow while a job goes on.
+
+    def quantiles(self, values: Array, at: tuple[float, ...] = QUANTILES) -> dict[str, float | None]:
+        """Quantiles by name, `p5` to `p99`; None where a job that was cut off might stand before it."""
+        ordered = np.sort(values)
+        known = float(values[self.cut].min()) if self.unfinished else math.inf
+        found: dict[str, float | None] = {}
+        for q in at:
+            value = float(ordered[min(int(q * len(ordered)), len(ordered) - 1)])
+            found[f"p{q * 100:g}"] = value if value < known else None
+        return found
+
+    def below(self, values: Array, limit: float) -> Probability | None:
+        """The share of jobs with a value up to the limit; None where one was cut off before it."""
+        if (self.cut & (values <= limit)).any():
+            return None
+        return probability(int((values <= limit).sum()), len(values))
+
+    def mean(self, values: Array) -> tuple[float, float] | None:
+        """Mean and its standard error (infinite for a single job); None where a job was cut off."""
+        if self.unfinished:
+            return None
+        error = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.inf
+        return float(values.mean()), error
 
 
 def simulate(
@@ -196,9 +221,9 @@ def simulate(
             break
         wait, up, memory = law.again(random, memory)
         waiting[who] += wait
-    for what in (machine, charged):
-        what[who] = np.inf
-    return Sample(machine, charged, waiting, first, hits, seed)
+    cut = np.zeros(jobs, bool)
+    cut[who] = True
+    return Sample(machine, charged, waiting, first, hits, cut)
 
 
 def _charged(seconds: Array, unit: float, least: float) -> Array:
@@ -263,25 +288,3 @@ def probability(hits: int, of: int) -> Probability:
     centre = (share + z * z / (2 * of)) / (1 + z * z / of)
     half = z / (1 + z * z / of) * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
     return Probability(share, math.sqrt(share * (1 - share) / of), centre - half, centre + half, hits, of)
-
-
-def share_below(values: Array, limit: float) -> Probability:
-    """The share of jobs with a value up to the limit."""
-    return probability(int((values <= limit).sum()), len(values))
-
-
-def quantiles(values: Array, at: tuple[float, ...] = QUANTILES) -> dict[str, float | None]:
-    """Quantiles by name, `p5` to `p99`; None where a job that did not finish stands."""
-    ordered = np.sort(values)
-    found = {}
-    for q in at:
-        value = float(ordered[min(int(q * len(ordered)), len(ordered) - 1)])
-        found[f"p{q * 100:g}"] = value if math.isfinite(value) else None
-    return found
-
-
-def mean_and_error(values: Array) -> tuple[float, float]:
-    """Mean and its standard error; infinite where a job did not finish."""
-    if len(values) < 2 or not np.isfinite(values).all():
-        return float(np.mean(values)), math.inf
-    return float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values)))

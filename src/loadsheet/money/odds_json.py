@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from loadsheet.money.odds import Probability, quantiles
 from loadsheet.units import format_duration
 
 if TYPE_CHECKING:
-    from loadsheet.money.answer import Odds
+    from loadsheet.money.answer import Odds, Shares
 
 SCHEMA = 1
 STRESSED = (
@@ -36,7 +35,7 @@ def as_json(odds: Odds) -> dict[str, Any]:
         "interval_seconds": {**odds.interval, "used": q.job.interval},
         "expected_seconds": odds.expected_seconds,
         "std_seconds": odds.std_seconds,
-        "quantiles": quantiles(odds.sample.machine),
+        "quantiles": odds.sample.quantiles(odds.sample.machine),
         "cost": odds.cost,
         "p_within_budget": within,
         "p_by_deadline": by,
@@ -51,7 +50,7 @@ def as_json(odds: Odds) -> dict[str, Any]:
         else {
             "expected": odds.expected_wall,
             "std": _wall_std(odds),
-            "quantiles": quantiles(odds.sample.wall),
+            "quantiles": odds.sample.quantiles(odds.sample.wall),
         },
         "odds": {
             "within_budget": _probabilities(odds.within_budget),
@@ -59,15 +58,17 @@ def as_json(odds: Odds) -> dict[str, Any]:
         },
         "stressed": {
             "law": "the trace itself" if q.trace is not None else STRESSED,
-            "quantiles": quantiles(odds.stressed.machine),
-            "wall_quantiles": None if odds.expected_wall is None else quantiles(odds.stressed.wall),
+            "quantiles": odds.stressed.quantiles(odds.stressed.machine),
+            "wall_quantiles": None
+            if odds.expected_wall is None
+            else odds.stressed.quantiles(odds.stressed.wall),
         },
         "simulation": {
             "jobs": odds.sample.jobs,
             "asked": q.jobs,
             "seed": q.seed,
-            "mean_seconds": odds.simulated_mean[0],
-            "standard_error_seconds": odds.simulated_mean[1],
+            "mean_seconds": None if odds.simulated_mean is None else odds.simulated_mean[0],
+            "standard_error_seconds": None if odds.simulated_mean is None else odds.simulated_mean[1],
             "unfinished": odds.sample.unfinished,
         },
         "on_demand": odds.on_demand,
@@ -113,23 +114,26 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _value(found: tuple[Probability, Probability] | float | None) -> float | None:
+def _value(found: Shares | float | None) -> float | None:
     return found[0].value if isinstance(found, tuple) else found
 
 
-def _probabilities(found: tuple[Probability, Probability] | float | None) -> dict[str, Any] | None:
+def _probabilities(found: Shares | float | None) -> dict[str, Any] | None:
     if not isinstance(found, tuple):
         return None
-    return {"plain": found[0].to_json(), "stressed": found[1].to_json()}
+    plain, stressed = found
+    return {"plain": plain.to_json(), "stressed": None if stressed is None else stressed.to_json()}
 
 
 def unfinished(odds: Odds) -> str:
     """How many of the simulated jobs did not finish, in words."""
-    return f"{odds.sample.unfinished:,} of {odds.sample.jobs:,} simulated jobs did not finish"
+    return (
+        f"{odds.sample.unfinished:,} of {odds.sample.jobs:,} simulated jobs were cut off before they finished"
+    )
 
 
 def _wall_std(odds: Odds) -> float | None:
-    if odds.sample.unfinished:
+    if odds.sample.unfinished or odds.sample.jobs < 2:
         return None
     if odds.question.trace is None and odds.wall is not None:
         return float(odds.wall.total.std)
@@ -145,10 +149,10 @@ def notes(odds: Odds) -> list[str]:
             f"{odds.sample.jobs:,} jobs were simulated, not {q.jobs:,}: all together may use up 10,000,000 random "
             "numbers"
         )
-    if odds.sample.unfinished or odds.stressed.unfinished:
-        worst = max(odds.sample.unfinished, odds.stressed.unfinished)
+    if worst := max(odds.sample.unfinished, odds.stressed.unfinished):
         found.append(
-            f"{worst:,} of {odds.stressed.jobs:,} simulated jobs did not finish; they count as too late and too dear"
+            f"{worst:,} of {odds.stressed.jobs:,} simulated jobs were cut off before they finished: what depends on "
+            "how they end has no number"
         )
     if q.trace is not None and odds.expected_wall is not None and odds.expected_wall > q.trace.seconds / 3:
         found.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from loadsheet.errors import BadInput, LoadsheetError, shorten
@@ -49,7 +48,7 @@ def draw(odds: Odds, path: str | None = None) -> Any:
 
 
 def _histogram(axes: Any, plain: Any, stressed: Any | None) -> None:
-    groups = [g[g < math.inf] for g in (plain, stressed) if g is not None]
+    groups = [g for g in (plain, stressed) if g is not None]
     if not all(len(g) for g in groups):
         return
     low = min(float(g.min()) for g in groups)
@@ -69,7 +68,7 @@ def _line(axes: Any, where: float, label: str, style: str = "--") -> None:
 def _times(axes: Any, odds: Odds) -> None:
     q = odds.question
     known = odds.expected_wall is not None
-    plain, stressed = (s.wall if known else s.machine for s in (odds.sample, odds.stressed))
+    plain, stressed = ((s.wall if known else s.machine)[~s.cut] for s in (odds.sample, odds.stressed))
     _histogram(axes, plain / 3600, None if q.trace is not None else stressed / 3600)
     _line(axes, q.job.undisturbed / 3600, f"undisturbed {format_duration(q.job.undisturbed)}", ":")
     if q.deadline is not None and known:
@@ -83,7 +82,7 @@ def _costs(axes: Any, odds: Odds) -> None:
     bill = q.bill
     if bill is None:
         return
-    plain, stressed = (bill.total(s.charged, s.waiting, s.wall) for s in (odds.sample, odds.stressed))
+    plain, stressed = (bill.total(s.charged, s.waiting, s.wall)[~s.cut] for s in (odds.sample, odds.stressed))
     _histogram(axes, plain, None if q.trace is not None else stressed)
     if q.budget is not None:
         _line(axes, q.budget, f"budget {q.budget:,.2f}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from loadsheet.money.odds import quantiles
 from loadsheet.money.odds_json import notes, unfinished
 from loadsheet.text import columns, wrap
 from loadsheet.units import format_bytes, format_duration, format_money
@@ -104,7 +103,7 @@ def _interval(seconds: float, work: float) -> str:
 
 def _fine(seconds: float) -> str:
     """A duration with enough digits to see a percent."""
-    return f"{seconds / 3600:,.2f} h" if seconds >= 3600 else format_duration(seconds)
+    return f"{seconds / 3600:,.2f} h" if 3600 <= seconds < 3.6e8 else format_duration(seconds)
 
 
 def _times(odds: Odds, width: int) -> list[str]:
@@ -113,20 +112,20 @@ def _times(odds: Odds, width: int) -> list[str]:
 
     label = "trace" if odds.question.trace is not None else "exponential"
     rows = [["Time of 100 jobs", "5 take less", "half", "5 take more", "1 takes more"]]
-    rows.append(row(f"  machine, {label}", quantiles(odds.sample.machine)))
+    rows.append(row(f"  machine, {label}", odds.sample.quantiles(odds.sample.machine)))
     if odds.question.trace is None:
-        rows.append(row("  machine, stressed", quantiles(odds.stressed.machine)))
+        rows.append(row("  machine, stressed", odds.stressed.quantiles(odds.stressed.machine)))
     if odds.expected_wall is not None:
-        rows.append(row(f"  on the wall, {label}", quantiles(odds.sample.wall)))
+        rows.append(row(f"  on the wall, {label}", odds.sample.quantiles(odds.sample.wall)))
         if odds.question.trace is None:
-            rows.append(row("  on the wall, stressed", quantiles(odds.stressed.wall)))
+            rows.append(row("  on the wall, stressed", odds.stressed.quantiles(odds.stressed.wall)))
     if max(map(len, columns(rows))) > width:
         rows = [[r[0], r[2], r[3]] for r in rows]
     lines = columns(rows)
-    mean, error = odds.simulated_mean
     text = f"  {odds.sample.jobs:,} jobs simulated (seed {odds.question.seed})"
-    if math.isfinite(error):
-        text += f": mean {_fine(mean)} ± {format_duration(error)}"
+    if odds.simulated_mean is not None:
+        mean, error = odds.simulated_mean
+        text += f": mean {_fine(mean)}" + (f" ± {format_duration(error)}" if math.isfinite(error) else "")
         if odds.question.trace is not None:
             text += f"; exponential interruptions would say {_fine(odds.machine.total.mean)}"
         else:
@@ -182,12 +181,16 @@ def _money(odds: Odds, width: int) -> list[str]:
             verb = "saves" if saved >= 0 else "costs"
             text += (
                 f"; spot {verb} {format_money(abs(saved), currency)}{'' if saved >= 0 else ' more'}. It pays below "
-                f"{other['break_even_ratio']:.0%} of the on-demand price"
+                f"{_ratio(other['break_even_ratio'])} of the on-demand price"
             )
             if other["price_ratio"] is not None:
-                text += f", and is at {other['price_ratio']:.0%}"
+                text += f", and is at {_ratio(other['price_ratio'])}"
         lines += wrap(text + ".", width, "       ")
     return [*lines, ""]
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.0%}" if value < 10 else f"{value:.3g} times"
 
 
 def _chances(odds: Odds, width: int) -> list[str]:
@@ -210,7 +213,7 @@ def _chances(odds: Odds, width: int) -> list[str]:
         if isinstance(found, tuple):
             text = f"{what}: {found[0]}"
             if q.trace is None:
-                text += f"; stressed {found[1]}"
+                text += f"; stressed {found[1] or 'not known'}"
         elif found is None:
             text = f"{what}: not known. {odds.reasons.get(key, '')}"
         else:

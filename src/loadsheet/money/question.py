@@ -113,7 +113,8 @@ def ask(
     failures = inputs["failures"] / machines
     if failures <= 0:
         raise BadInput("failures: got 0, expected a time above 0", "leave it out if there are none")
-    each = inputs["mtbf"] if trace is not None else inputs["mtbf"] / machines
+    # what was seen, by a run or in a trace, was seen of all machines together
+    each = inputs["mtbf"] / (machines if inputs.known["mtbf"].source == "--mtbf" else 1)
     mtbf, works = combined(each, inputs["notice_works"], failures)
     save, commit = inputs["save"], inputs["commit"]
     inputs.give(
