@@ -50,13 +50,14 @@ def test_every_item_of_a_finished_run(tmp_path: Path) -> None:
 
 
 def test_where_the_hours_went(tmp_path: Path) -> None:
-    """310 s instead of 200: 100·(2.5 − 0.5 − 2) + 100·0.5 + 3.5 + 12 + (260 − 250) + 34.5 of starting and the rest."""
+    """310 s instead of 200: 100·(2.5 − 0.5 − 2) + 100·0.5 + 3.5 + 12 + (260 − 250) + 10 of starting + 24.5."""
     hours = close(finished(tmp_path / "run")).hours
     assert isinstance(hours, Hours)
     assert {part.name: part.seconds for part in hours.parts} == pytest.approx(
         {
             "steps": 0, "step time": 0, "data wait": 50, "lost steps": 0, "saving": 3.5, "evaluation": 12,
-            "uneven steps": 10, "starts and the rest": 34.5,
+            "uneven steps": 10, "starting": 10,
+            "the rest": 24.5,
         }
     )  # fmt: skip
     assert (hours.predicted, hours.measured, hours.ratio) == pytest.approx((200, 310, 1.55))
@@ -338,7 +339,7 @@ def test_command(tmp_path: Path) -> None:
     assert "OUTSIDE" in page
     assert "NVML is not there" in page
     answered("close", "0123456789", *where, "--strict", code=1)
-    paid = json.loads(answered("close", "0123", *where, "--json", "--price", "7.2").stdout)
+    paid = json.loads(answered("close", "0123", *where, "--json", "--price", "7.2 EUR").stdout)
     cost = next(item for item in paid["items"] if item["name"] == "cost")
     assert (cost["measured"], cost["note"]) == (
         pytest.approx(0.62),
@@ -346,6 +347,8 @@ def test_command(tmp_path: Path) -> None:
     )
     refused("close", "nothing", *where, words="unknown run")
     refused("close", "0123", *where, "--price", "much", words="price")
+    refused("close", "0123", *where, "--price", "7 USD", words="price: got USD, expected EUR as in the sheet")
+    assert "cost, EUR" in page
 
 
 def test_json_schema(tmp_path: Path) -> None:
@@ -359,7 +362,7 @@ def test_json_schema(tmp_path: Path) -> None:
         "path", "fingerprint", "finished", "steps", "attempts", "lives", "interruptions", "lost_steps",
     }  # fmt: skip
     assert set(data["sheet"]) == {
-        "sha256", "signed", "version", "signed_before_the_run", "model", "gpu", "gpus", "steps",
+        "sha256", "signed", "version", "signed_before_the_run", "model", "gpu", "gpus", "steps", "currency",
     }  # fmt: skip
     for item in data["items"]:
         assert set(item) == {

@@ -93,6 +93,7 @@ class Closed:
                 "gpu": cluster.get("gpu") if isinstance(cluster, dict) else None,
                 "gpus": self.sides.gpus,
                 "steps": self.sides.steps,
+                "currency": self.sides.currency,
             },
             "share": self.sides.share,
             "items": [row.to_json() for row in self.rows],
@@ -123,5 +124,5 @@ def close(run: Any, *, sheet: str | os.PathLike[str] | None = None, price: Any =
     paid than the sheet has. Reads only. Raises BadInput, BadFile.
     """
     path = run if isinstance(run, str | os.PathLike) else run.path
-    paid = None if price is None else parse_price(price).amount
+    paid = None if price is None else parse_price(price)
     return Closed(Sides(gather(path, sheet), paid))

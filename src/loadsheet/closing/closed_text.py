@@ -9,6 +9,7 @@ from typing import Any
 from loadsheet.closing.evidence import number
 from loadsheet.closing.hours import Hours, percent
 from loadsheet.closing.items import Row
+from loadsheet.closing.signed_text import money
 from loadsheet.errors import one_line
 from loadsheet.text import columns, wrap
 from loadsheet.units import format_bytes, format_duration
@@ -83,7 +84,7 @@ def _table(rows: tuple[Row, ...], sides: Any, width: int) -> list[str]:
             mark = f" ({notes.index(said) + 1})"
         cells.append(
             [
-                row.label,
+                f"{row.label}, {sides.currency}" if row.unit == "money" and sides.currency else row.label,
                 "not predicted" if row.predicted is None else shown(row, row.predicted.mid),
                 _range(row),
                 "not measured" if row.measured is None else shown(row, row.measured),
@@ -128,7 +129,7 @@ def shown(row: Row, value: float) -> str:
     if row.unit == "share":
         return percent(value)
     if row.unit == "money":
-        return f"{value:,.4g}" if value < 1 else f"{value:,.2f}"
+        return money(value)
     if row.unit == "per_second":
         return f"{value:,.0f}"
     return f"{value:,.1f}".removesuffix(".0")

@@ -90,6 +90,12 @@ class Evidence:
         known = [attempt.seconds for attempt in self.attempts if attempt.lives]
         return None if not known or None in known else math.fsum(s for s in known if s is not None)
 
+    @cached_property
+    def starting_seconds(self) -> float:
+        """From the start of each process, as far as it is known, until its state was restored."""
+        pairs = [(a.started, a.lives[0].first) for a in self.attempts if a.lives]
+        return math.fsum(first - began for began, first in pairs if began is not None and first is not None)
+
     def entries(self) -> Iterator[Mapping[str, Any]]:
         """What the attempts measured, in order."""
         return (attempt.measured for attempt in self.attempts if attempt.measured is not None)

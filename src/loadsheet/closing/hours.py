@@ -7,7 +7,8 @@
               + saves − saves_p            the loop held up by saves
               + evaluation
               + Σ t − n·t_m                steps longer than the median: warm-up, hiccups
-              + the rest − the rest_p      starting, restoring, ending, whatever nobody timed
+              + starts − starts_p          each process until its state was restored: imports, building, loading
+              + the rest                   ending, and whatever nobody timed
 
 S steps, t seconds of a step (measured: the median), w seconds of it spent waiting for data, L steps lost, n steps
 timed, H machine time; p predicted, m measured. The rest is what is left over, so the parts always add up.
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadsheet.closing.items import Sides
+from loadsheet.units import format_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def hours_of(sides: Sides) -> Hours | str:
     predicted = expected.mid * sides.share
     saving_p = _mid(sides, "saving_seconds") * sides.share
     lost_p = _mid(sides, "lost_steps") * sides.share * step_p.mid
-    rest_p = predicted - meant * step_p.mid - saving_p - lost_p
+    starts_p = predicted - meant * step_p.mid - saving_p - lost_p
     timed = e.total("steps_timed") or 0.0
     spent = e.total("step_seconds", "sum") or 0.0
     wait = min((e.total("data_wait_seconds") or 0.0) / timed, step) if timed else 0.0
@@ -100,15 +102,18 @@ def hours_of(sides: Sides) -> Hours | str:
         Part("saving", saving - saving_p, "the loop held up by saves"),
         Part("evaluation", aside, "evaluation and whatever else ran aside"),
         Part("uneven steps", uneven, "steps longer than the median: warm-up, hiccups"),
+        Part("starting", e.starting_seconds - starts_p, _starting_words(sides, starts_p)),
     ]
     known = sum(part.seconds for part in parts)
-    rest = e.seconds - predicted - known
-    lives = len(e.lives)
-    what = f"starting {lives} time{'s' * (lives > 1)}, restoring, ending, and what nobody timed"
-    if rest_p > 1e-9:
-        what += ", beyond what the sheet allows for it"
-    parts.append(Part("starts and the rest", rest, what))
+    parts.append(Part("the rest", e.seconds - predicted - known, "ending, and what nobody timed"))
     return Hours(predicted, e.seconds, tuple(parts))
+
+
+def _starting_words(sides: Sides, predicted: float) -> str:
+    count = sum(1 for attempt in sides.evidence.attempts if attempt.lives)
+    took = format_duration(sides.evidence.starting_seconds)
+    beyond = f", {format_duration(predicted)} of it predicted" if predicted > 1e-9 else ""
+    return f"{count} start{'s' * (count > 1)} of the process in {took}{beyond}: imports, building, restoring"
 
 
 def _mid(sides: Sides, name: str) -> float:
@@ -117,8 +122,6 @@ def _mid(sides: Sides, name: str) -> float:
 
 
 def _step_words(sides: Sides, step: float, step_p: float, mfu: float | None, mfu_p: float | None) -> str:
-    from loadsheet.units import format_duration
-
     times = f"a step of {format_duration(step)} instead of {format_duration(step_p)}"
     if mfu is None or mfu_p is None:
         return times

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from loadsheet.closing.evidence import Evidence, number
+from loadsheet.errors import BadInput
 from loadsheet.ledger import Estimate
+from loadsheet.money.price import Price
 from loadsheet.units import MIB
 
 #: a prediction that has no width counts as met within this
@@ -68,7 +70,7 @@ class Row:
 class Sides:
     """The two sides of a run: what its signed sheet says, and what it left."""
 
-    def __init__(self, evidence: Evidence, price: float | None = None) -> None:
+    def __init__(self, evidence: Evidence, price: Price | None = None) -> None:
         self.evidence = evidence
         signed = evidence.signed
         self.sheet: Mapping[str, Any] = signed["sheet"]
@@ -77,7 +79,15 @@ class Sides:
         self.on_cpu = _text(self.sheet, "recipe", "execution", "device") == "cpu"
         self.basis = _text(self.sheet, "compute", "mfu_basis") or "assumed"
         self.signed_price = number(self.intent, "price", "per_gpu_hour")
-        self.price = self.signed_price if price is None else price
+        self.price = self.signed_price if price is None else price.amount
+        self.currency = _text(self.intent, "price", "currency")
+        if price is not None:
+            if self.signed_price is not None and price.currency != self.currency:
+                raise BadInput(
+                    f"price: got {price.currency or 'no currency'}, expected {self.currency or 'none'} as in the sheet",
+                    "two currencies cannot be compared: convert it first",
+                )
+            self.currency = price.currency
 
     @property
     def steps(self) -> int:

@@ -22,7 +22,7 @@ def render(signed: Mapping[str, Any], width: int = 100) -> list[str]:
     ]
     if price is not None:
         cost, currency = expected["cost"], price["currency"]
-        lines.append(f"Cost    {_range(cost, lambda x: format_money(x, currency))}")
+        lines.append(f"Cost    {_range(cost, lambda x: money(x, currency))}")
     lines.append(f"Saves   {_saves(intent)}")
     if expected["interruptions"] is not None:
         lines.append(
@@ -32,6 +32,15 @@ def render(signed: Mapping[str, Any], width: int = 100) -> list[str]:
     if unknown:
         lines.append("Not predicted: " + "; ".join(unknown))
     return [part for line in lines for part in wrap(line, width, _INDENT)]
+
+
+def money(amount: float, currency: str = "") -> str:
+    """An amount of money, a small one with three digits that count.
+
+    >>> money(0.00732, "USD"), money(12.5), money(0.0)
+    ('0.00732 USD', '12.50', '0.00')
+    """
+    return f"{amount:.3g} {currency}".rstrip() if 0 < amount < 0.995 else format_money(amount, currency)
 
 
 def _with(expected: Mapping[str, Any]) -> str:

@@ -71,7 +71,9 @@ def measure_machine(
 ) -> tuple[str, list[Rate]]:
     """(name of the device, rates); `gpu` is the data sheet to compare with; `quick`: fewer sizes, less time."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    name = torch.cuda.get_device_name(0) if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    host = f"CPU, {threads} thread{'s' * (threads > 1)}"
+    name = torch.cuda.get_device_name(0) if device == "cuda" else host
     rates: list[Rate] = []
     for dtype in DTYPES:
         if device == "cpu" and dtype == "fp16":
