@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
+from types import GeneratorType
 from typing import Any, Final
 
 import torch
@@ -29,7 +30,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from loadsheet.run.carried import carried
 from loadsheet.run.parts import bare
 from loadsheet.run.reach import roots, user_frames, variables, walk
-from loadsheet.run.unkept import name_of
+from loadsheet.run.unkept import living, name_of
 
 #: values of a tensor that are compared: a mean moves nearly all of them
 _SAMPLE: Final = 64
@@ -155,12 +156,11 @@ class Watch:
     def _candidates(
         self, kept: Mapping[str, Any]
     ) -> Iterator[tuple[str, Any, Callable[[Any], Any], bool, str]]:
-        alive = gc.get_objects()
-        kinds = set(map(type, alive))
-        of = {base: {k for k in kinds if issubclass(k, base)} for base in _LOOKED_FOR}
-        modules, iterators, loaders = ([t for t in alive if type(t) in of[base]] for base in _LOOKED_FOR)
-        del alive
-
+        alive = living(*_LOOKED_FOR)
+        modules = [thing for thing in alive if isinstance(thing, nn.Module)]
+        iterators = [thing for thing in alive if isinstance(thing, _BaseDataLoaderIter)]
+        loaders = [thing for thing in alive if isinstance(thing, torch_data.DataLoader)]
+        generating = [thing for thing in alive if isinstance(thing, GeneratorType)]
         theirs = _of_loaders(loaders)
         known = _known_generators(kept)
         generators: dict[int, tuple[str, Any]] = {}
@@ -176,7 +176,7 @@ class Watch:
                 generators.setdefault(id(inner), (name, thing))
             return True
 
-        walk(roots(), found)
+        walk(roots(generating), found)
         for name, thing in generators.values():
             use = theirs.get(id(thing))
             if use != "unused":
@@ -232,7 +232,7 @@ class Watch:
         return out
 
 
-_LOOKED_FOR: Final = (nn.Module, _BaseDataLoaderIter, torch_data.DataLoader)
+_LOOKED_FOR: Final = (nn.Module, _BaseDataLoaderIter, torch_data.DataLoader, GeneratorType)
 _ANEW: Final = "is not kept: after an interruption it starts anew; `run.keep(name=it)` before `run.steps`"
 _GENERATOR: Final = f"draws in the steps and {_ANEW}"
 _MODULE: Final = f"changes in the steps and {_ANEW}"

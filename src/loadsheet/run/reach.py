@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -69,7 +69,7 @@ def variables(frame: types.FrameType) -> Iterator[Mapping[str, Any]]:
             found.clear()
 
 
-def roots() -> list[tuple[str, Any]]:
+def roots(generating: Iterable[types.GeneratorType[Any, Any, Any]]) -> list[tuple[str, Any]]:
     """What the walk begins with: variables of the calls in progress, of the user's modules, of generators."""
     out: list[tuple[str, Any]] = []
     for frame in user_frames():
@@ -80,8 +80,8 @@ def roots() -> list[tuple[str, Any]]:
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and written_by_user(file):
             out += vars(module).items()
-    for thing in gc.get_objects():
-        if type(thing) is types.GeneratorType and written_by_user(thing.gi_code.co_filename):
+    for thing in generating:
+        if written_by_user(thing.gi_code.co_filename):
             out.append((thing.__name__, thing))
     return [(name, thing) for name, thing in out if not name.startswith("__")]
 

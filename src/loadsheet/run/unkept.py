@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterable, Mapping
+from itertools import compress
 from typing import Any
 
 import torch
@@ -21,7 +22,9 @@ from loadsheet.run.parts import bare, inner_schedulers
 
 def living(*classes: type) -> list[Any]:
     """The objects of these classes that the garbage collector knows, oldest first."""
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), classes)]
+    alive = gc.get_objects()
+    kinds = {kind for kind in set(map(type, alive)) if issubclass(kind, classes)}
+    return list(compress(alive, map(kinds.__contains__, map(type, alive))))
 
 
 def name_of(thing: object) -> str:
