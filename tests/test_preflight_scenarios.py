@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +319,28 @@ def test_a_long_scan_that_is_not_done(repo: Repo, offline: Offline, tmp_path: Pa
     assert done.returncode == 0
     states = {row["id"]: row["state"] for row in json.loads(done.stdout)["checks"]}
     assert states == {"account.mfa": "unknown", "secrets.history": "unknown"}
+
+
+def test_interrupted(repo: Repo, offline: Offline, tmp_path: Path) -> None:
+    """130 at Ctrl-C, and the git that it waited for is ended."""
+    gate, mark = tmp_path / "never", tmp_path / "pid"
+    environment = {**offline.environment, **slow_git(tmp_path / "bin", gate)}
+    program = tmp_path / "bin" / "git"
+    program.write_text(program.read_text().replace("*cat-file*) ", f"*cat-file*) echo $$ >> {mark}; "))
+    words = command("--only", "secrets.history", "--only", "disk.inodes", "--timeout", "10min")
+    with subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        until = time.monotonic() + 60
+        while not mark.exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.strip()) == (130, "error: interrupted")
+    (pid,) = mark.read_text().split()
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_a_reader_that_has_seen_enough(repo: Repo, offline: Offline) -> None:

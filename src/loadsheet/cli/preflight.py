@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +16,13 @@ import click
 
 from loadsheet import __version__
 from loadsheet.cli.output import coloured, show, show_json, width
+from loadsheet.cli.progress import Progress
 from loadsheet.errors import BadInput, UnknownKey, shorten
 from loadsheet.units import parse_bytes, parse_count, parse_duration
 
 if TYPE_CHECKING:
     from loadsheet.cloud.checklist import Check, Result
-    from loadsheet.cloud.context import Inputs
+    from loadsheet.cloud.context import Context, Inputs
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "unknown": "cyan", "not_applicable": None}
 
@@ -85,10 +90,12 @@ def command(**given: Any) -> int:
     if page is not None and not page.parent.is_dir():
         raise BadInput(f"--html: got {shorten(given['html'])}, expected a file in a folder that exists")
     found: dict[str, tuple[Check, Result]] = {}
-    for entry, result in carry_out(checks, context):
-        found[entry.id] = entry, result
-        if not given["as_json"]:
-            show(_styled(entry, result, given["explain"]))
+    with _told(context) as between:
+        for entry, result in carry_out(checks, context):
+            found[entry.id] = entry, result
+            if not given["as_json"]:
+                with between():
+                    show(_styled(entry, result, given["explain"]))
     results = [found[entry.id] for entry in checks]
     if given["as_json"]:
         show_json(to_json(results, context.inputs))
@@ -107,6 +114,30 @@ def command(**given: Any) -> int:
         click.echo(f"wrote {page}", err=True)
     bad = {"fail", "warn", "unknown"} if given["strict"] else {"fail"}
     return 1 if any(result.state in bad for _, result in results) else 0
+
+
+@contextlib.contextmanager
+def _told(context: Context) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """What a long check is at, on the last line of a terminal; the lines of the answer go between."""
+    progress, lock = Progress(), threading.Lock()
+
+    def tell(text: str) -> None:
+        with lock:
+            progress(text)
+
+    @contextlib.contextmanager
+    def between() -> Iterator[None]:
+        with lock:
+            progress.pause()
+            yield
+
+    tell("looking")
+    context.tell = tell
+    try:
+        yield between
+    finally:
+        context.tell = lambda text: None
+        progress.close()
 
 
 def _styled(entry: Check, result: Result, explain: bool) -> str:

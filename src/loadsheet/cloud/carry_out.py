@@ -69,15 +69,17 @@ def _looked(checks: list[Check], context: Context) -> Iterator[tuple[Check, Resu
     for thread in threads:
         thread.start()
     open_ones = {c.id: c for c in checks}
-    while open_ones:
-        try:
-            entry, result = done.get(timeout=max(context.deadline - time.monotonic(), 0.0))
-        except queue.Empty:
-            break
-        del open_ones[entry.id]
-        yield entry, result
-    if open_ones:
-        end_all()
+    try:
+        while open_ones:
+            try:
+                entry, result = done.get(timeout=max(context.deadline - time.monotonic(), 0.0))
+            except queue.Empty:
+                break
+            del open_ones[entry.id]
+            yield entry, result
+    finally:  # also where nobody wants the rest: interrupted
+        if open_ones:
+            end_all()
     for entry in open_ones.values():
         limit = format_duration(context.timeout)
         yield entry, unknown(f"not done within {limit}", next="give it longer: `--timeout`")

@@ -93,6 +93,8 @@ class Context:
         self.options = dict(options or {})
         self.deadline = time.monotonic() + timeout
         self.timeout = timeout
+        #: told what a long check is at, from any thread; for a line on a terminal
+        self.tell: Callable[[str], None] = lambda text: None
         self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
         self._known: dict[str, tuple[Any, CannotLook | None]] = {}
 

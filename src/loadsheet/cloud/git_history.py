@@ -56,8 +56,13 @@ class _Enough(Exception):
     """There is no need, or no time, to go on."""
 
 
-def search(repository: Repository, scanner: Scanner, left: Callable[[], float]) -> History:
-    """All objects of a repository; `left` says how many seconds there still are.
+def search(
+    repository: Repository,
+    scanner: Scanner,
+    left: Callable[[], float],
+    tell: Callable[[str], None] = lambda text: None,
+) -> History:
+    """All objects of a repository; `left` says how many seconds there still are, `tell` is told how far it is.
 
     CannotLook if git cannot list them. What it cannot read, or there was no time for, stands in `stopped`.
     """
@@ -71,6 +76,8 @@ def search(repository: Repository, scanner: Scanner, left: Callable[[], float]) 
         writer.start()
         for name, kind, size in _headers(process.stdout):
             read += 1
+            if read % 64 == 0:
+                tell(f"history: {read:,} of {len(names):,} objects")
             if size < 0:
                 history.stopped = f"object {name[:10]} is missing from the repository"
                 continue

@@ -194,7 +194,7 @@ def history(context: Context) -> Result:
     if repository is None:
         return not_applicable("no git repository, so no history")
     scanner = _scanner(context)
-    read = git_history.search(repository, scanner, context.left)
+    read = git_history.search(repository, scanner, context.left, context.tell)
     looked: dict[str, Any] = {
         "fact": f"{read.objects:,} objects, {format_bytes(read.bytes)} looked through: "
         "all branches, tags, stashes, reflogs, and what nothing refers to any more",
