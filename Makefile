@@ -31,7 +31,7 @@ help:
 	@echo "make lint    style, types, layering, and that the documents are up to date"
 	@echo "make docs    generate anew what the documents quote"
 	@echo "make bench   how long the commands take, a save, and the odds"
-	@echo "make torture kill training runs at random instants, KILLS=1000 times, and report the counts"
+	@echo "make torture kill training runs at random instants, KILLS=1000 times or for MINUTES=…, and report the counts"
 	@echo "make clean   remove the venv and the caches"
 
 # "Does not fit" is the right answer here, and its exit status is 1. A crash would exit with 1 as well,
@@ -61,8 +61,9 @@ bench: $(VENV)/installed-bench
 	$(BIN)/python bench/odds.py
 
 KILLS := 1000
+MINUTES := 1000000
 torture: $(VENV)/installed-dev
-	cd tests && ../$(BIN)/python -m torture --kills $(KILLS)
+	cd tests && ../$(BIN)/python -m torture --kills $(KILLS) --minutes $(MINUTES)
 
 clean:
 	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -14,6 +14,7 @@ from torture.killing import (
     PATIENCE,
     Life,
     Script,
+    Tally,
     columns,
     committed,
     kill_many,
@@ -41,7 +42,8 @@ SEED = 4  # of the kinds of kills; the instants are the machine's
 def test_killed_at_random_instants(spec: Spec, tmp_path: Path) -> None:
     """Twelve kills: an intact checkpoint is always found, and the end is the uninterrupted run's."""
     print("seed", SEED)  # pytest shows it if this fails
-    tally = kill_many(tmp_path, spec, 12, random.Random(SEED))
+    tally = Tally()
+    kill_many(tmp_path, spec, 12, random.Random(SEED), tally)
     assert tally.kills == 12
     assert tally.resumed >= 1  # lives that did not begin at step 0
 
@@ -56,7 +58,8 @@ def test_a_script_with_five_lines_added(name: str, tmp_path: Path) -> None:
     script = Script(SCRIPTS / name)
     marked = [line for line in script.path.read_text().splitlines() if "# + " in line]
     assert len(marked) == 5
-    tally = kill_many(tmp_path, script, 20, random.Random(SEED))
+    tally = Tally()
+    kill_many(tmp_path, script, 20, random.Random(SEED), tally)
     assert tally.kills == 20
     assert tally.resumed >= 1
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,16 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torture.preload"])
 _PATHS = os.pathsep.join([str(Path(__file__).resolve().parents[1]), *(p for p in sys.path if p)])
 _LOOK = 0.003  # seconds between two looks at what a life has done
+_MORE = 0.03  # seconds that a life may last when it has a new checkpoint: it makes the next one then
 PATIENCE = 600  # seconds, for what must happen: only how long a failure takes
 
 
 class Lost(AssertionError):
     """A record or a checkpoint that had been promised is not there."""
+
+
+class Failed(AssertionError):
+    """A life ended by itself, and not as it should."""
 
 
 class Mismatched(AssertionError):
@@ -47,12 +52,10 @@ class Tally:
     groups: int = 0  # kills of the whole process group; of the others the loader's workers stay behind
     lives: int = 0
     resumed: int = 0  # lives that went on from a step > 0; all that got to a step, but the first of each run
-    runs: int = 0
-
-    def add(self, other: Tally) -> None:
-        """Sum up."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+    runs: int = 0  # that got to their end, where all is compared
+    failed: int = 0
+    lost: int = 0
+    mismatched: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,10 @@ def _nothing() -> None:
     pass
 
 
-def start_server() -> None:
+def start_server(compiled: bool = False) -> None:
     """Start the server, which takes seconds, once; it must find these modules as we did."""
     before = {name: os.environ.get(name) for name in ("PYTHONPATH", "TORTURE_SERVER")}
-    os.environ.update(PYTHONPATH=_PATHS, TORTURE_SERVER="1")
+    os.environ.update(PYTHONPATH=_PATHS, TORTURE_SERVER="compiled" if compiled else "plain")
     try:
         first = _CONTEXT.Process(target=_nothing)
         first.start()
@@ -131,11 +134,14 @@ class Life:
         self._process.join(seconds)
         return self._process.exitcode
 
-    def wait_until(self, there: Callable[[], bool]) -> int | None:
-        """As `wait`, but only until something is true."""
-        deadline = time.monotonic() + PATIENCE
+    def wait_until(self, there: Callable[[], bool], seconds: float | None = None) -> int | None:
+        """As `wait`, but only until something is true; it must be, unless a time is given."""
+        deadline = time.monotonic() + (PATIENCE if seconds is None else seconds)
         while (status := self.wait(_LOOK)) is None and not there():
-            assert time.monotonic() < deadline, f"nothing has happened for {PATIENCE} s"
+            if time.monotonic() > deadline:
+                if seconds is None:
+                    raise Failed(f"a life has done nothing for {PATIENCE} s")
+                break
         return status
 
     def kill(self, group: bool) -> int | None:
@@ -178,7 +184,7 @@ class Reference:
 
 def reference(folder: Path, kind: Kind) -> Reference:
     """Run it, twice: the first one pays for what is loaded only once, and both must agree."""
-    start_server()
+    start_server(isinstance(kind, Spec) and kind.compiled)
     found = []
     for name in ("reference", "control"):
         out = folder / f"{name}.json"
@@ -186,10 +192,12 @@ def reference(folder: Path, kind: Kind) -> Reference:
         life = Life(folder / name, kind, out)
         status = life.wait(PATIENCE)
         seconds = time.monotonic() - begun
-        assert status == 0, f"the uninterrupted run ended with {status}"
+        if status != 0:
+            raise Failed(f"the uninterrupted run ended with {status}")
         life.close()
         found.append((json.loads(out.read_text()), columns(folder / name)))
-    assert found[0] == found[1], "the program itself is not deterministic"
+    if found[0] != found[1]:
+        raise Failed("the program itself is not deterministic")
     return Reference(*found[0], seconds)
 
 
@@ -217,19 +225,21 @@ def kill_many(
     kind: Kind,
     kills: int,
     dice: random.Random,
+    tally: Tally,
     cold_share: float = 0.0,
     until: float = math.inf,
-) -> Tally:
+) -> None:
     """So many kills, in as many runs of one kind as that takes; none after `until` on the monotonic clock."""
     expected = reference(folder, kind)
-    tally = Tally()
-    while tally.kills < kills and (time.monotonic() < until or not tally.runs):
-        assert tally.runs < 10 * kills, "these runs end before anybody can kill them"
-        run = folder / f"run-{tally.runs}"
+    goal, number = tally.kills + kills, 0
+    while tally.kills < goal and time.monotonic() < until:
+        if number > 10 * kills:
+            raise Failed("these runs end before anybody can kill them")
+        run = folder / f"run-{number}"
         run.mkdir()
-        tally.add(kill_until_done(run, kind, expected, dice, kills - tally.kills, cold_share, until))
+        kill_until_done(run, kind, expected, dice, tally, goal, cold_share, until)
         shutil.rmtree(run)
-    return tally
+        number += 1
 
 
 def kill_until_done(
@@ -237,27 +247,28 @@ def kill_until_done(
     kind: Kind,
     expected: Reference,
     dice: random.Random,
-    kills: int,
+    tally: Tally,
+    goal: int,
     cold_share: float = 0.0,
     until: float = math.inf,
-) -> Tally:
-    """One run, its lives ended by SIGKILL at random instants; after so many kills one is left alone.
+) -> None:
+    """One run, its lives ended by SIGKILL at random instants; once there were `goal` kills one is left alone.
 
     The first life lasts until there is a checkpoint beyond step 0: no later one begins there. How long
-    the others last is drawn so that about half of them are killed before they have a new checkpoint, in
-    whatever they are doing then. Raises Lost after a kill that cost what had been promised, and
-    Mismatched if at the end digest and log are not those of the uninterrupted run, bit for bit.
+    the others may last is drawn so that about half of them are killed before they have a new checkpoint,
+    in whatever they are doing then, and the others soon after. Raises Lost after a kill that cost what had
+    been promised, Mismatched if at the end digest and log are not those of the uninterrupted run, bit for
+    bit, and Failed for a life that ended in another way.
     """
-    tally = Tally(runs=1)
     root, out = folder / "root", folder / "out.json"
     newest, unfinished = [-1], set[str]()
-    span = expected.seconds / 2
+    span = expected.seconds / 10
     status: int | None = None
     while status != 0:  # the result itself may be cut by a kill: the next life writes it again
         cold = newest[-1] > 0 and dice.random() < cold_share
         life = Life(root, kind, out, cold)
         tally.lives += 1
-        if tally.kills >= kills or time.monotonic() > until:
+        if tally.kills >= goal or time.monotonic() > until:
             status = life.wait(PATIENCE)
         elif newest[-1] <= 0:
             status = life.wait_until(lambda: committed(root) > 0)
@@ -265,7 +276,10 @@ def kill_until_done(
             if cold:  # not in the middle of an import
                 attempts = _attempts(root)
                 status = life.wait_until(lambda: _attempts(root) > attempts)  # noqa: B023
-            status = life.wait(dice.random() * span)
+            last = newest[-1]
+            status = life.wait_until(lambda: committed(root) > last, dice.random() * span)  # noqa: B023
+        if status is None and committed(root) > max(newest[-1], 0):
+            status = life.wait(dice.random() * _MORE)
         if status is None:
             group = dice.random() < 0.5
             status = life.kill(group)
@@ -273,7 +287,8 @@ def kill_until_done(
                 tally.kills += 1
                 tally.cold += cold
                 tally.groups += group
-        assert status in (0, -signal.SIGKILL), f"an attempt ended with {status}"
+        if status not in (0, -signal.SIGKILL):
+            raise Failed(f"an attempt ended with {status}")
         life.close()
         newest.append(committed(root))
         span *= 0.8 if newest[-1] > newest[-2] else 1.25
@@ -285,12 +300,13 @@ def kill_until_done(
         if isinstance(kind, Spec):
             _check(root, out)
     _compare(root, out, expected)
+    tally.runs += 1
     starts = [event["from"] for event in read_events(*root.iterdir()) if event["event"] == "resume"]
     if starts != sorted(starts) or not set(starts) <= {0, *newest}:
         raise Lost(f"lives began at {starts}, where the newest checkpoints were {newest}")
-    assert all(start > 0 for start in starts[1:]), starts
+    if any(start == 0 for start in starts[1:]):
+        raise Failed(f"lives began at {starts}")
     tally.resumed += len(starts) - 1
-    return tally
 
 
 def _check(root: Path, out: Path) -> None:

@@ -28,7 +28,22 @@ def warm() -> None:
         schedule(programs.OPTIMIZERS["sgd"](model.parameters()), 9)
 
 
+def warm_compiler() -> None:
+    """What `torch.compile` makes of the model: lives find it in this process, and only cold ones on the disk."""
+    import torch._inductor.config
+
+    torch._inductor.config.compile_threads = 1  # no pool of processes in a process that forks
+    for amp in (False, True):
+        for batch in (4, 2):  # the last one of an epoch is smaller
+            ids = torch.zeros(batch, 8, dtype=torch.long)
+            with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+                logits = torch.compile(programs.Net())(ids)
+            torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids.flatten()).backward()
+
+
 if "TORTURE_SERVER" in os.environ:  # a mere look at this module, for doctests say, must not do this
     warm()
+    if os.environ["TORTURE_SERVER"] == "compiled":
+        warm_compiler()
     gc.collect()
     gc.freeze()
