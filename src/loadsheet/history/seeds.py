@@ -21,6 +21,7 @@ from loadsheet.run.fingerprint import digest
 SEED: Final = "seed"
 #: fewer runs than this on a side give an interval so wide that it seldom shows anything
 ENOUGH: Final = 3
+_APART: Final = 100  # times: runs of which some diverged
 _DIVERGED: Final = 1e100  # beyond it squares are infinite, and no mean says anything
 
 
@@ -214,6 +215,11 @@ def _compared(best: Group, other: Group, measure: Measure, p: float | None, conf
     if min(a.n, b.n) < ENOUGH:
         remarks.append(f"{min(a.n, b.n)} seeds tell little of a spread: {ENOUGH} and more a side are better")
     for each in (best, other):
+        if each.spread is not None and each.spread.low > 0 and each.spread.high > _APART * each.spread.low:
+            remarks.append(
+                f"the runs of {each.name} lie orders of magnitude apart: their mean says little, nor does an "
+                "interval that takes them to be roughly normal"
+            )
         if each.spread is not None and each.spread.deviation == 0:
             remarks.append(
                 f"all seeds of {each.name} gave the same number to the last bit: is the seed used at all?"

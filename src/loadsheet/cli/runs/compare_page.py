@@ -18,6 +18,7 @@ from loadsheet.text import columns, wrap
 from loadsheet.units import format_duration, format_si
 
 _SPARK: Final = 16
+_SHARE: Final = 0.9  # of all values within the scale of the small curves: the first steps would fill it alone
 _KEYS: Final = 30
 
 
@@ -79,7 +80,8 @@ def _curves(
             title,
             *wrap(f"  none of these runs has logged a finite {one_line(found.metric)[:60]}", room, "  "),
         ]
-    low, high = min(min(c.y) for c in known), max(max(c.y) for c in known)
+    pooled = sorted(y for curve in known for y in curve.y)
+    low, high = pooled[0], pooled[round(_SHARE * (len(pooled) - 1))]
     begin, end = min(c.x[0] for c in known), max(c.x[-1] for c in known)
     heads = [place(point, found.axis.by) for point in found.points]
     cells = []
@@ -102,7 +104,10 @@ def _curves(
         notes.append("there is no stretch that all of them cover")
     elif not found.exact:
         notes.append("values at common points lie on the line between two records")
-    notes.append(f"curves: {number(low)} to {number(high)}, nothing smoothed")
+    above = ", what is above at the top" if pooled[-1] > high else ""
+    notes.append(
+        f"curves: {number(low)} to {number(high)}{above}; means of stretches, nothing else is smoothed"
+    )
     return [*lines, *(line for note in notes for line in wrap(f"  {note}", room, "    "))]
 
 
