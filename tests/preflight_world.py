@@ -168,6 +168,7 @@ def machine(
         "write_rate": lambda place, seconds: WriteRate(256 << 20, 0.25, 0.001),
         "reserve": lambda place, size: True,
         "clock": lambda: Clock(True, 0.01),
+        "drift": lambda: 0.0,
         "nvml": False,
         "user": 1000,
         "home": root / "home",
@@ -196,3 +197,11 @@ def result(directory: Path, host: Machine, id: str, **values: Any) -> Result:
 def facts(found: Result) -> str:
     """All sentences of a result."""
     return " | ".join(str(row.get("fact", row.get("redacted"))) for row in found.evidence)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there, and not only its name waiting for its parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from preflight_world import LETTERS, Repo, draw, facts, machine, result, results
+from preflight_world import LETTERS, Repo, alive, draw, facts, machine, result, results
 
 from loadsheet.cloud.checklist import CannotLook
 from loadsheet.cloud.context import Context, Inputs
@@ -96,16 +96,9 @@ def test_git_hangs(repo: Repo, tmp_path: Path) -> None:
     found = results(repo.path, host, "secrets.history", timeout=1.0)["secrets.history"]
     assert found.state == "unknown"
     until = time.monotonic() + 30
-    while time.monotonic() < until and any(_alive(int(pid)) for pid in mark.read_text().split()):
+    while time.monotonic() < until and any(alive(int(pid)) for pid in mark.read_text().split()):
         time.sleep(0.01)
-    assert not any(_alive(int(pid)) for pid in mark.read_text().split())
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    assert not any(alive(int(pid)) for pid in mark.read_text().split())
 
 
 # --- nothing is executed ----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -493,6 +494,30 @@ def test_limits(change: dict[str, str], more: dict[str, str], state: str, tmp_pa
 def test_clock(clock: Clock | None, state: str, tmp_path: Path) -> None:
     """Kept in step, not, or not to be asked."""
     assert result(tmp_path, machine(tmp_path / "root", clock=lambda: clock), "host.clock").state == state
+
+
+def test_a_clock_that_jumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wall clock is set back by an hour while the monotonic one goes on; a busy machine is no jump."""
+    host = machine(tmp_path / "root", drift=lambda: -3600.0)
+    found = result(tmp_path, host, "host.clock")
+    assert (found.state, "-3600.000 s" in facts(found)) == ("warn", True)
+    readings, held = {"monotonic": 0.0}, random.Random(1)
+
+    def monotonic() -> float:
+        readings["monotonic"] += held.choice([1e-6, 0.2])  # held up between two looks, now and then
+        return readings["monotonic"]
+
+    monkeypatch.setattr(probe.time, "monotonic", monotonic)
+    monkeypatch.setattr(probe.time, "time", lambda: 1e9 + readings["monotonic"])
+    monkeypatch.setattr(probe.time, "sleep", lambda seconds: None)
+    assert abs(probe.wall_drift()) < 1e-3
+    monkeypatch.setattr(
+        probe.time, "sleep", lambda seconds: readings.update(monotonic=readings["monotonic"] + 5)
+    )
+    assert abs(probe.wall_drift()) < 1e-3
+    walls = iter([1e9] * 9 + [1e9 - 3600] * 9)
+    monkeypatch.setattr(probe.time, "time", lambda: next(walls) + readings["monotonic"])
+    assert probe.wall_drift() == pytest.approx(-3600, abs=1e-3)
 
 
 def test_a_commit_in_the_future(tmp_path: Path) -> None:

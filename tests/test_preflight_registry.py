@@ -12,9 +12,9 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_world import Repo, machine, results
+from preflight_world import Repo, alive, machine, results
 
 from loadsheet.cloud import registry
 from loadsheet.cloud.answers import ROTATED, Answer, add_answers, read_answers
@@ -229,16 +229,9 @@ def test_a_program_that_hangs_is_ended(tmp_path: Path) -> None:
     assert (found.state, found.evidence[0]["fact"]) == ("unknown", "slowly did not answer within 1 s")
     child = int(mark.read_text())
     until = time.monotonic() + 30
-    while _alive(child) and time.monotonic() < until:
+    while alive(child) and time.monotonic() < until:
         time.sleep(0.01)
-    assert not _alive(child)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    assert not alive(child)
 
 
 def test_programs_of_the_folder_are_not_run(tmp_path: Path) -> None:
@@ -339,6 +332,7 @@ def test_a_damaged_file_answers_nothing(text: str, tmp_path: Path) -> None:
     assert path.read_text() == text
 
 
+@settings(max_examples=25, deadline=None)  # every answer is synced to the disk
 @given(
     st.lists(
         st.builds(

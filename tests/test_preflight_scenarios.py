@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from offline import Offline
-from preflight_world import BASE64, LETTERS, Repo, Space, draw
+from preflight_world import BASE64, LETTERS, Repo, Space, alive, draw
 from terminal import answered, refused, run
 
 from loadsheet.cloud.registry import all_checks
@@ -338,9 +338,9 @@ def test_interrupted(repo: Repo, offline: Offline, tmp_path: Path) -> None:
         _, said = process.communicate(timeout=60)
     assert (process.returncode, said.strip()) == (130, "error: interrupted")
     (pid,) = mark.read_text().split()
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
+    while alive(int(pid)) and time.monotonic() < until:
         time.sleep(0.02)
-    assert not Path(f"/proc/{pid}").exists()
+    assert not alive(int(pid))
 
 
 def test_a_reader_that_has_seen_enough(repo: Repo, offline: Offline) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from loadsheet.cloud.checklist import CannotLook
-from loadsheet.cloud.probe import Clock, WriteRate, clock, reserve, write_rate
+from loadsheet.cloud.probe import Clock, WriteRate, clock, reserve, wall_drift, write_rate
 
 _LIMIT: Final = 4 << 20  # of what a program may answer, and of a system file, bytes
 _PIECE: Final = 1 << 16
@@ -79,6 +79,7 @@ class Machine:
         write_rate: Callable[[Path, float], WriteRate] = write_rate,
         reserve: Callable[[Path, int], bool] = reserve,
         clock: Callable[[], Clock | None] = clock,
+        drift: Callable[[], float] = wall_drift,
         system: str = sys.platform,
         home: Path | None = None,
         user: int | None = None,
@@ -97,6 +98,7 @@ class Machine:
         self.write_rate = write_rate
         self.reserve = reserve
         self.clock = clock
+        self.drift = drift
         self.system = system
         self.user = os.getuid() if user is None and hasattr(os, "getuid") else user or 0
         self.home = home or Path(self.environment.get("HOME") or os.path.expanduser("~"))

@@ -127,3 +127,25 @@ def clock() -> Clock | None:
         return None
     unsynchronised = bool(facts.status & 0x40) or state == 5  # STA_UNSYNC, TIME_ERROR
     return Clock(not unsynchronised, facts.maxerror / 1e6)
+
+
+def wall_drift(seconds: float = 0.3) -> float:
+    """Seconds by which the wall clock moved against the monotonic one meanwhile: stepped, or slewed hard.
+
+    Each of the two ends is the closest of a few readings, so that a busy machine does not look like a bad
+    clock; what is left of that error is in the result.
+    """
+    before = _offset()
+    time.sleep(seconds)
+    return _offset() - before
+
+
+def _offset() -> float:
+    """Wall clock minus monotonic clock, from the reading between the two closest looks at the latter."""
+    best: tuple[float, float] | None = None
+    for _ in range(9):
+        first, wall, second = time.monotonic(), time.time(), time.monotonic()
+        if best is None or second - first < best[0]:
+            best = second - first, wall - (first + second) / 2
+    assert best is not None
+    return best[1]

@@ -18,6 +18,7 @@ from loadsheet.units import GIB, MIB, format_bytes, format_duration
 _DOCKER_SHM: Final = 64 * MIB  # what Docker gives a container that asks for nothing
 _SHM: Final = GIB  # what loaders with some workers and batches of images or long sequences take
 _FILES: Final = 4096  # open files: a loader shares every tensor of a batch through one
+_JUMP: Final = 0.05  # seconds by which the wall clock may move against the monotonic one
 _AHEAD: Final = 300.0  # seconds by which a commit may lie in the future
 _UNLIMITED: Final = 1 << 62
 
@@ -246,7 +247,7 @@ def _shown(value: int | None) -> str:
     why="a clock that is off makes logs contradict each other, and S3 refuses from 15 minutes on",
 )
 def clock(context: Context) -> Result:
-    """What the kernel says of its clock, and whether the newest commit lies in the future."""
+    """What the kernel says of its clock, whether it jumps, and whether the newest commit lies in the future."""
     machine = context.machine
     rows: list[str] = []
     try:
@@ -262,6 +263,10 @@ def clock(context: Context) -> Result:
             )
             return fail(text, next="`timedatectl set-ntp true`, and look at `date`")
         rows.append("the newest commit is not in the future")
+    moved = machine.drift()
+    if abs(moved) > _JUMP:
+        text = f"the wall clock moved by {moved:+.3f} s against the monotonic one within a moment"
+        return warn({"fact": text, "drift_seconds": moved}, *rows, next="see which two programs set it")
     state = machine.clock()
     if state is None:
         return unknown("the kernel does not say whether its clock is kept in step", *rows)
