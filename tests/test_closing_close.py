@@ -87,7 +87,11 @@ def test_the_parts_add_up(
     """Whatever was measured, the parts sum to the difference of the hours."""
     steps = {"median": median, "p10": median, "p90": median, "sum": total, "warmup_steps": 1, "steps": 90}
     measured = entry(
-        step_seconds=steps, data_wait_seconds=wait, save_stall_sum_seconds=stall, aside_seconds=aside
+        to_step=50,
+        step_seconds=steps,
+        data_wait_seconds=wait,
+        save_stall_sum_seconds=stall,
+        aside_seconds=aside,
     )
     lines = life(1, 0, BEGAN, *range(50 + lost)) + life(2, 50, BEGAN + 500, *range(50, 100))
     path = write(tmp_path_factory.mktemp("sum") / "run", lines, {1: measured, 2: measured}, done=100)
@@ -121,7 +125,7 @@ def test_predicted_interruptions_and_saves_are_compared(tmp_path: Path) -> None:
     )
     lines = life(1, 0, BEGAN, *range(30)) + life(2, 20, BEGAN + 100, *range(20, 100))
     measured = {
-        1: entry(to_step=20, aside_seconds=0.0, save_stall_sum_seconds=1.0),
+        1: entry(to_step=20, ended=None, aside_seconds=0.0, save_stall_sum_seconds=1.0),
         2: entry(from_step=20, aside_seconds=0.0),
     }
     found = close(write(tmp_path / "run", lines, measured, sheet=sheet, done=100))
@@ -170,6 +174,27 @@ def test_interruptions_by_kind(tmp_path: Path) -> None:
     assert found["interruptions"].note == "1 signal, 1 notice, 1 killed, 1 left"
     # from the first line of each life to its last
     assert evidence.seconds == pytest.approx(62.5 + 60 + 56 + 30 + 101 + 1)
+
+
+def test_what_the_log_does_not_tell_is_taken_from_the_measurements(tmp_path: Path) -> None:
+    """A script that logs every tenth step, a trainer that keeps its own checkpoints: nothing made up, nothing lost."""
+    lines = [*life(1, 0, BEGAN, 9, 19, 29), *life(2, 25, BEGAN + 100, 29, 39)]
+    measured = {1: entry(to_step=35, ended="left"), 2: entry(from_step=25, to_step=44, ended=None)}
+    found = close(write(tmp_path / "run", lines, measured)).sides.evidence
+    assert (found.lost_steps, found.completed) == (10, 44)
+    again = [*life(1, 0, BEGAN, *range(100)), *life(2, 100, BEGAN + 400)]  # a trainer that found itself done
+    found = close(write(tmp_path / "again", again, {1: entry()}, done=100)).sides.evidence
+    assert (sum(found.interruptions.values()), found.completed) == (0, 100)
+
+
+def test_damaged_lines_are_said(tmp_path: Path) -> None:
+    """A line of a log that is none is left out, counted, and named on the page."""
+    path = finished(tmp_path / "run")
+    log = path / "log.jsonl"
+    log.write_text(log.read_text().replace('"loss": 1.0}', '"loss": 1.0', 1))
+    found = close(path)
+    assert found.to_dict()["unread"] == ["log.jsonl: 1 damaged lines were left out"]
+    assert found.sides.evidence.completed == 100
 
 
 def test_so_far(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from loadsheet.cli.output import show, show_json, warn, width
+from loadsheet.errors import LoadsheetError
 
 
 @click.command(name="close")
@@ -41,9 +42,15 @@ def command(
     Exit status: 0 closed, 1 with --strict if something is outside its range, 2 there is nothing to
     compare.
     """
-    from loadsheet.closing import close
-    from loadsheet.history.index import find
-
+    try:
+        from loadsheet.closing import close
+        from loadsheet.history.index import find
+    except ModuleNotFoundError as error:
+        if error.name != "msgspec":
+            raise
+        raise LoadsheetError(
+            f"close: got no {error.name}, expected it to be installed", "pip install 'loadsheet[run]'"
+        ) from None
     found = close(find(root, run).path, sheet=sheet, price=price)
     if as_json:
         show_json(found.to_dict())

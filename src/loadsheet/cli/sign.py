@@ -10,8 +10,8 @@ import click
 from loadsheet.cli.output import complain, show, show_json, warn, width
 from loadsheet.cli.plan_options import plan_options, sheets_of
 from loadsheet.closing import DoesNotFit, sign
-from loadsheet.closing.sign import of_run
 from loadsheet.closing.signed_text import render
+from loadsheet.closing.signing import of_run
 from loadsheet.errors import BadInput
 from loadsheet.sheet import Sheet
 from loadsheet.sheet.view import header, verdict_line

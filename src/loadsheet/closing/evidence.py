@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,13 +44,6 @@ class Attempt:
             return None
         return max(self.ended - self.started, 0.0)
 
-    @property
-    def executed(self) -> int:
-        """Steps carried out, by the log, or by what was measured where the log has fewer."""
-        logged = sum(life.executed for life in self.lives)
-        low, high = number(self.measured, "from_step"), number(self.measured, "to_step")
-        return max(logged, 0 if low is None or high is None else int(high - low))
-
 
 @dataclass(frozen=True)
 class Evidence:
@@ -81,8 +75,7 @@ class Evidence:
     @cached_property
     def lost_steps(self) -> int:
         """Steps carried out that a later life carried out again."""
-        pairs = zip(self.lives, self.lives[1:], strict=False)
-        return sum(max(life.reached - after.begun, 0) for life, after in pairs)
+        return sum(max(life.reached - after.begun, 0) for life, after in pairwise(self.lives))
 
     @cached_property
     def seconds(self) -> float | None:
@@ -154,7 +147,9 @@ def gather(run: str | os.PathLike[str], sheet: str | os.PathLike[str] | None = N
             f"run `{path}`: got no log.jsonl, expected a run that has begun",
             "there is nothing to hold the sheet against yet",
         ) from None
-    lives = read_lives(log)
+    lives, damage = read_lives(log)
+    if damage:
+        unread.append(damage)
     if not lives:
         raise BadInput(f"run `{path}`: got a log without a step, expected a run that has begun")
     found = small("measured.json", _MEASURED_BYTES) or {}
@@ -164,12 +159,23 @@ def gather(run: str | os.PathLike[str], sheet: str | os.PathLike[str] | None = N
     lived: dict[int, list[Life]] = {}
     for life in lives:
         lived.setdefault(life.attempt, []).append(life)
+    for attempt, own in lived.items():
+        _complete(own[-1], measured.get(str(attempt)))
     numbers = sorted({*lived, *_attempts(path)})
     attempts = tuple(_attempt(n, lived.get(n, []), measured.get(str(n)), small) for n in numbers)
     marker = small("done.json", _SMALL_BYTES) or {}
     steps = marker.get("steps")
     done = steps if isinstance(steps, int) and not isinstance(steps, bool) and steps >= 0 else None
     return Evidence(path, signed, attempts, tuple(lives), done, tuple(unread))
+
+
+def _complete(life: Life, entry: Mapping[str, Any] | None) -> None:
+    """What the measurements know of an attempt's last life that its log does not tell."""
+    reached = number(entry, "to_step")
+    if reached is not None:
+        life.reached = max(life.reached, int(reached))
+    if entry is not None and entry.get("ended") == "done":
+        life.ending = "done"
 
 
 def _sheet(path: Path, sheet: str | os.PathLike[str] | None) -> dict[str, Any]:

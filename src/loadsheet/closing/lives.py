@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,10 +37,17 @@ class Life:
         return max(self.reached - self.begun, 0)
 
 
-def read_lives(path: Path) -> list[Life]:
-    """The lives of a log, in order; none if it has none. Raises BadFile if it cannot be read."""
+class _Quiet(Reader):
+    """A reader whose findings are told, and not warned about."""
+
+    def _report(self) -> None:
+        pass
+
+
+def read_lives(path: Path) -> tuple[list[Life], str]:
+    """The lives of a log, in order, and what was left out of it. Raises BadFile if it cannot be read."""
     lives: list[Life] = []
-    with Reader(path) as reader:
+    with _Quiet(path) as reader:
         if reader.end > _MOST_BYTES:
             raise BadFile(f"log: got {reader.end:,} bytes, expected at most {_MOST_BYTES:,}")
         for block in reader.blocks():
@@ -51,7 +59,10 @@ def read_lives(path: Path) -> list[Life]:
                         _record(lives[-1], record)
     for life in lives:
         _finish(life)
-    return lives
+    for life, after in pairwise(lives):
+        if life.planned is not None and after.begun >= life.planned:
+            life.ending = "done"  # its last state was there
+    return lives, f"log.jsonl: {reader.damaged:,} damaged lines were left out" if reader.damaged else ""
 
 
 def _time(found: dict[str, Any]) -> float | None:
