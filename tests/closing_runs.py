@@ -42,7 +42,7 @@ def signed(**changed: Any) -> dict[str, Any]:
     }  # fmt: skip
     intent: dict[str, Any] = {
         "steps": 100, "tokens_per_step": 1000, "tokens": 100_000, "checkpoint_every": 20, "checkpoint_bytes": 12_000,
-        "price": {"per_gpu_hour": 3.6, "currency": "EUR", "source": "given"},
+        "price": {"amount": 3.6, "currency": "EUR", "source": "given"},
         "expected": {
             "step_seconds": estimate(1.0, 2.0, 4.0), "running_seconds": estimate(100.0, 200.0, 400.0),
             "save_stall_seconds": None, "save_total_seconds": None, "saving_seconds": None, "interruptions": None,

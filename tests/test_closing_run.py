@@ -101,6 +101,13 @@ def test_an_edited_sheet_is_refused(tmp_path: Path, signed: dict[str, Any]) -> N
     assert (found["mfu"], found["missing"]["mfu"]) == (None, "the run has no signed sheet")
 
 
+def test_a_dict_that_never_was_a_file(tmp_path: Path, signed: dict[str, Any]) -> None:
+    """Values that JSON does not have are refused in one line, and nothing is written."""
+    with pytest.raises(BadFile, match="values that JSON does not have"):
+        train(tmp_path, 2, sheet={**signed, "intent": {"steps": {1, 2}}})
+    assert list(tmp_path.rglob("sheet.json")) == []
+
+
 @pytest.mark.parametrize("wrong", [5, ["sheet.json"], b"sheet.json", ls.plan(TINY, "t4", seq=32)], ids=type)
 def test_what_is_no_signed_sheet(tmp_path: Path, wrong: Any) -> None:
     """A sheet that was not signed, or something else, names the way to sign one."""
@@ -284,17 +291,23 @@ def test_memory_by_nvml(
     nvml = types.SimpleNamespace(
         NVMLError=type("NVMLError", (Exception,), {}),
         nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetHandleByUUID={"GPU-1": "handle"}.__getitem__,
         nvmlDeviceGetComputeRunningProcesses=lambda handle: [
             process(pid=p, usedGpuMemory=m) for p, m in listed
         ],
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.setattr(peaks, "on_gpu", lambda: True)
-    monkeypatch.setattr(peaks, "_uuid", lambda: "GPU-1")
+    monkeypatch.setattr(peaks, "_uuid", lambda device: f"GPU-{device}")
     monkeypatch.setattr(peaks.os, "getpid", lambda: 8)
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 90)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 40)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", [5, 90, 8].__getitem__)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", [5, 40, 8].__getitem__)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", [100, 70, 8].__getitem__)
+    assert (peaks.allocated_peak().nbytes, peaks.reserved_peak().nbytes) == (
+        70,
+        90,
+    )  # of the one that holds most
     found = peaks.device_peak()
     assert found.nbytes == expected
     assert (found.why == "") == (expected is not None)

@@ -67,7 +67,7 @@ def test_the_whole_plan_is_frozen(folder: Path) -> None:
     assert (intent["steps"], intent["tokens_per_step"], intent["tokens"]) == (600, 256, 153_600)
     assert (intent["batch"], intent["seq"], intent["accumulation"], intent["gpus"]) == (4, 64, 1, 1)
     assert intent["checkpoint_bytes"] == 12 * 86_848  # fp32 weights and two moments
-    assert intent["price"] == {"per_gpu_hour": 3.6, "currency": "EUR", "source": "given on the command line"}
+    assert intent["price"] == {"amount": 3.6, "currency": "EUR", "source": "given on the command line"}
     step = found["sheet"]["compute"]["step_seconds"]
     expected = intent["expected"]
     assert expected["seconds"] == {end: pytest.approx(600 * step[end]) for end in step}

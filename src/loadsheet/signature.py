@@ -98,7 +98,11 @@ def check(found: object, label: str = "signed sheet") -> dict[str, Any]:
             "it was edited after it was signed: sign it again",
         )
     content = {name: found[name] for name in SIGNED}
-    if digest(content) != found["signed"].get("sha256"):
+    try:
+        mark = digest(content)
+    except (TypeError, ValueError, RecursionError):  # a dict that never was a file
+        raise BadFile(f"{label}: got values that JSON does not have, expected what was signed") from None
+    if mark != found["signed"].get("sha256"):
         raise BadFile(
             f"{label}: got another {_edited(content, found['signed'])} than was signed, expected it unedited",
             "a prediction that is changed afterwards is none: put it back, or sign a new one",

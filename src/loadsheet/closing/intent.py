@@ -95,7 +95,7 @@ def make_intent(sheet: Sheet, steps: int, every: Every) -> dict[str, Any]:
         "checkpoint_bytes": size,
         "price": None
         if price is None
-        else {"per_gpu_hour": price.amount, "currency": price.currency, "source": price.source},
+        else {"amount": price.amount, "currency": price.currency, "source": price.source},
         "expected": expected,
         "not_predicted": unknown,
     }

@@ -78,7 +78,7 @@ class Sides:
         self.gpus = int(number(self.sheet, "cluster", "gpus") or 1)
         self.on_cpu = _text(self.sheet, "recipe", "execution", "device") == "cpu"
         self.basis = _text(self.sheet, "compute", "mfu_basis") or "assumed"
-        self.signed_price = number(self.intent, "price", "per_gpu_hour")
+        self.signed_price = number(self.intent, "price", "amount")
         self.price = self.signed_price if price is None else price.amount
         self.currency = _text(self.intent, "price", "currency")
         if price is not None:

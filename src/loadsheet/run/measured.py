@@ -219,7 +219,7 @@ def attempt_entry(
         **{name: peak.nbytes for name, peak in counted.items()},
         "counters": {name: peak.counter for name, peak in counted.items() if peak.nbytes is not None},
         "device": "cuda" if gpu else "cpu",
-        "gpu": torch.cuda.get_device_name() if gpu else None,
+        "gpu": torch.cuda.get_device_name(peaks.busiest()) if gpu else None,
         "missing": missing,
     }
 

@@ -45,13 +45,18 @@ def host_peak() -> Peak:
     return Peak(peak if sys.platform == "darwin" else peak * 1024, "resident set of the process (ru_maxrss)")
 
 
+def busiest() -> int:
+    """The CUDA device on which this process has reserved most: its thread that saves has a current one of its own."""
+    return max(range(torch.cuda.device_count()), key=lambda n: int(torch.cuda.max_memory_reserved(n)))
+
+
 def allocated_peak() -> Peak:
-    """What PyTorch's allocator had handed out at most, on the current device; not tried on a GPU so far."""
+    """What PyTorch's allocator had handed out at most, on the busiest device; not tried on a GPU so far."""
     return _cuda("max_memory_allocated")
 
 
 def reserved_peak() -> Peak:
-    """What PyTorch's allocator had reserved at most, on the current device; not tried on a GPU so far."""
+    """What PyTorch's allocator had reserved at most, on the busiest device; not tried on a GPU so far."""
     return _cuda("max_memory_reserved")
 
 
@@ -59,11 +64,11 @@ def _cuda(name: str) -> Peak:
     counter = f"torch.cuda.{name}"
     if not on_gpu():
         return Peak(None, counter, f"{_NO_GPU}, and PyTorch does not count allocations on a CPU")
-    return Peak(int(getattr(torch.cuda, name)()), counter)
+    return Peak(int(getattr(torch.cuda, name)(busiest())), counter)
 
 
 def device_peak() -> Peak:
-    """What the driver says that this process holds, at its highest reservation; not tried on a GPU so far.
+    """What the driver says that this process holds on the busiest device; not tried on a GPU so far.
 
     NVML knows the present, so what the allocator has given back since its peak is added.
     """
@@ -75,11 +80,12 @@ def device_peak() -> Peak:
         return Peak(None, "NVML", _NO_NVML)
     try:
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(_uuid())
+        device = busiest()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(_uuid(device))
         processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except (pynvml.NVMLError, AttributeError) as error:
         return Peak(None, "NVML", f"NVML: {str(error)[:100]}")
-    given_back = torch.cuda.max_memory_reserved() - torch.cuda.memory_reserved()
+    given_back = int(torch.cuda.max_memory_reserved(device)) - int(torch.cuda.memory_reserved(device))
     return _of_process(processes, os.getpid(), given_back)
 
 
@@ -94,5 +100,5 @@ def _of_process(processes: list[Any], pid: int, given_back: int) -> Peak:
     return Peak(int(used) + max(given_back, 0), "NVML, this process")
 
 
-def _uuid() -> str:
-    return f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+def _uuid(device: int) -> str:
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
