@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from loadsheet.cloud.checklist import STATES, Check, Result
+from loadsheet.cloud.checklist import Check, Result
 from loadsheet.cloud.context import Inputs
 from loadsheet.errors import one_line
 from loadsheet.units import format_duration
@@ -82,17 +82,24 @@ def lines(entry: Check, result: Result, width: int, *, explain: bool = False) ->
 
 
 def summary(results: Iterable[tuple[Check, Result]], width: int) -> list[str]:
-    """How many of each, and how to answer what is asked."""
+    """How many of each, which ones to act on, and how to answer what is asked."""
     results = list(results)
     counts = Counter(result.state for _, result in results)
     asked = [c.id for c, result in results if c.question and result.state == "unknown"]
-    names = {"not_applicable": "not applicable"}
-    parts = [f"{counts[state]} {names.get(state, state)}" for state in reversed(STATES) if counts[state]]
-    parts.sort(
-        key=lambda text: ["fail", "warn", "unknown", "ok", "not applicable"].index(text.partition(" ")[2])
-    )
-    text = "  ".join(parts) or "no check was asked for"
-    shown = ["", *wrap(text, width)]
+    shown = [""]
+    for state in ("fail", "warn"):
+        named = [c.id for c, result in results if result.state == state]
+        if named:
+            shown += wrap(f"{len(named)} {state}: {', '.join(named)}", width, "  ")
+    rest = [
+        f"{counts['unknown']} unknown" if counts["unknown"] else "",
+        f"{counts['ok']} ok" if counts["ok"] else "",
+        f"{counts['not_applicable']} not applicable" if counts["not_applicable"] else "",
+    ]
+    if any(rest):
+        shown += wrap("  ".join(filter(None, rest)), width)
+    if not results:
+        shown.append("no check was asked for")
     if asked:
         count = "1 question is" if len(asked) == 1 else f"{len(asked)} questions are"
         shown += wrap(
