@@ -289,6 +289,26 @@ def test_another_model_another_step_another_device(tmp_path: Path) -> None:
         "Another device: the run computed on cpu, the sheet is for cuda.",
     )
     assert found["mfu"].measured == pytest.approx(0.16)  # by the tokens that were logged
+    with pytest.raises(BadInput, match="not what the sheet describes") as caught:
+        found.append_to(tmp_path / "closed.jsonl")  # it would teach later plans nonsense
+    assert caught.value.hint == found.assumptions[0]
+    assert not (tmp_path / "closed.jsonl").exists()
+
+
+def test_an_impossible_mfu_is_said(tmp_path: Path) -> None:
+    """Steps of 20 ms would be an MFU of 4,000 %: it is shown, called impossible, and not handed on."""
+    steps = {"median": 0.02, "p10": 0.02, "p90": 0.02, "sum": 2.0, "warmup_steps": 10, "steps": 90}
+    found = close(finished(tmp_path / "run", step_seconds=steps, data_wait_seconds=0.0))
+    assert found.assumptions[0].startswith("An MFU of 4000% cannot be")
+    with pytest.raises(BadInput, match="not what the sheet describes"):
+        found.append_to(tmp_path / "closed.jsonl")
+
+
+def test_another_number_of_tokens_is_taken_into_account(tmp_path: Path) -> None:
+    """Steps of 500 tokens instead of 1,000 in the same time: half the MFU, also for later plans."""
+    line = close(finished(tmp_path / "run", tokens_per_step=500.0)).calibration
+    assert line["mfu"] == pytest.approx(0.16)
+    assert line["mfu_for_plan"] == pytest.approx({"low": 0.1, "mid": 0.16, "high": 0.2})
 
 
 def test_signed_after_the_run_began(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from loadsheet.closing.hours import Hours
+from loadsheet.closing.hours import Hours, percent, signed_percent
 from loadsheet.closing.items import Row, Sides
 from loadsheet.units import format_bytes
 
@@ -12,17 +12,24 @@ from loadsheet.units import format_bytes
 WORTH = 0.05
 
 
+#: an MFU is a share; a little more than all of it may be a peak that was measured too low
+_MOST_MFU = 1.2
+
+
 def assumptions(sides: Sides, rows: Sequence[Row], hours: Hours | str) -> tuple[str, ...]:
     """Sentences, the most important first: is it the same experiment, the hours, the memory, what is unknown."""
-    return (*_sameness(sides, rows), *_hours(sides, rows, hours), *_memory(rows), *_checkpoint(rows))
+    return (*sameness(sides, rows), *_hours(sides, rows, hours), *_memory(rows), *_checkpoint(rows))
 
 
 def _row(rows: Sequence[Row], name: str) -> Row:
     return next(row for row in rows if row.name == name)
 
 
-def _sameness(sides: Sides, rows: Sequence[Row]) -> Iterator[str]:
-    """Where run and sheet are not about the same thing, every ratio below means little."""
+def sameness(sides: Sides, rows: Sequence[Row], *, step: bool = True) -> Iterator[str]:
+    """Where run and sheet are not about the same thing: every ratio below means little then.
+
+    `step`: another number of tokens in a step counts too; an MFU takes it into account.
+    """
     params = _row(rows, "parameters")
     if params.inside is False and params.predicted is not None and params.measured is not None:
         yield (
@@ -30,7 +37,7 @@ def _sameness(sides: Sides, rows: Sequence[Row]) -> Iterator[str]:
             f"{params.predicted.mid:,.0f}."
         )
     tokens = _row(rows, "tokens_per_step")
-    if tokens.inside is False and tokens.predicted is not None and tokens.measured is not None:
+    if step and tokens.inside is False and tokens.predicted is not None and tokens.measured is not None:
         yield (
             f"Another step: {tokens.measured:,.0f} tokens were logged for one, the sheet was signed for "
             f"{tokens.predicted.mid:,.0f}."
@@ -39,6 +46,12 @@ def _sameness(sides: Sides, rows: Sequence[Row]) -> Iterator[str]:
     meant = "cpu" if sides.on_cpu else "cuda"
     if devices and meant not in devices:
         yield f"Another device: the run computed on {', '.join(sorted(devices))}, the sheet is for {meant}."
+    mfu = _row(rows, "mfu").measured
+    if mfu is not None and mfu > _MOST_MFU:
+        yield (
+            f"An MFU of {percent(mfu)} cannot be: the steps did less than the sheet counts, or were timed before the "
+            "device had done them."
+        )
 
 
 def _hours(sides: Sides, rows: Sequence[Row], hours: Hours | str) -> Iterator[str]:
@@ -58,7 +71,7 @@ def _hours(sides: Sides, rows: Sequence[Row], hours: Hours | str) -> Iterator[st
 
 
 def _share(share: float) -> str:
-    return f"{share * 100:+,.0f}% of the predicted time"
+    return f"{signed_percent(share)} of the predicted time"
 
 
 def _memory(rows: Sequence[Row]) -> Iterator[str]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from loadsheet.closing.assumptions import assumptions
+from loadsheet.closing.assumptions import assumptions, sameness
 from loadsheet.closing.calibrate import append, calibration_line
 from loadsheet.closing.evidence import gather, number
 from loadsheet.closing.hours import Hours, hours_of
 from loadsheet.closing.items import Row, Sides, rows
+from loadsheet.errors import BadInput
 from loadsheet.money.price import parse_price
 
 SCHEMA = 1
@@ -63,7 +64,12 @@ class Closed:
         raise KeyError(name)
 
     def append_to(self, path: str | os.PathLike[str]) -> None:
-        """Append the calibration to a file. Raises BadInput, BadFile."""
+        """Append the calibration to a file. Raises BadInput for a run that the sheet does not describe, BadFile."""
+        other = next(sameness(self.sides, self.rows, step=False), None)
+        if other is not None:
+            raise BadInput(
+                "calibration: got a run that is not what the sheet describes, expected the same", other
+            )
         append(self.calibration, path)
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadsheet.closing.evidence import number
-from loadsheet.closing.hours import Hours, percent
+from loadsheet.closing.hours import Hours, percent, signed_percent
 from loadsheet.closing.items import Row
 from loadsheet.closing.signed_text import money
 from loadsheet.errors import one_line
@@ -150,7 +150,7 @@ def _hours(hours: Hours | str, width: int) -> list[str]:
     parts = sorted((p for p in hours.parts if p.seconds), key=lambda p: -abs(p.seconds))
     out = []
     for part in parts:
-        amount, share = _signed(part.seconds), f"{part.seconds / hours.predicted * 100:+,.0f}%"
+        amount, share = _signed(part.seconds), signed_percent(part.seconds / hours.predicted)
         front = f"  {amount:>12}  {share:>7}  "
         if width - len(front) < 30:
             out += wrap(f"  {amount} ({share}) {part.name}: {part.what}", width, "    ")

@@ -129,6 +129,15 @@ def _step_words(sides: Sides, step: float, step_p: float, mfu: float | None, mfu
     return f"{times}, so an MFU of {percent(mfu)} where {percent(mfu_p)} was {how}"
 
 
+def signed_percent(share: float) -> str:
+    """A share with its sign.
+
+    >>> signed_percent(0.25), signed_percent(-0.391)
+    ('+25%', '−39%')
+    """
+    return f"{share * 100:+,.0f}%".replace("-", "−")
+
+
 def percent(share: float) -> str:
     """A share with three digits that count.
 
