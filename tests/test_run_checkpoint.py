@@ -563,7 +563,7 @@ def test_a_failed_save_may_be_a_warning(tmp_path: Path, keeper: Keeper) -> None:
     saver.save(keeper.capture(1))
     with pytest.warns(RunWarning, match="training goes on without this checkpoint"):
         saver.wait()
-    with pytest.raises(BadInput, match=r"^on_failure: got"):
+    with pytest.raises(BadInput, match=r"^steps: when_save_fails: got"):
         Saver(saver.store, on_failure="ignore")  # type: ignore[arg-type]
 
 

@@ -154,7 +154,7 @@ def test_numpy_and_torch_values_are_logged_as_numbers(path: Path) -> None:
         ({"step": 1}, "named 'step'"),
         ({"timing.x": 1}, "named 'timing.x'"),
         ({1: 2}, "the name 1"),
-        ({"a": object()}, r"log\.a: got a object"),
+        ({"a": object()}, r"log\.a: got an object"),
         ({"a": {"b": [1j]}}, r"log\.a\.b\[0\]: got a complex"),
         ({"a": "\ud800"}, r"log\.a: .*UTF-8"),
         ({"\ud800": 1}, "UTF-8"),

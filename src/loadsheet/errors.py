@@ -27,7 +27,20 @@ class LoadsheetError(Exception):
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(_cut(one_line(message)))
-        self.hint = _cut(one_line(hint))
+        self.hint = hint
+
+    @property
+    def hint(self) -> str:
+        """The way out; a traceback shows it below the message, as a note (PEP 678)."""
+        return self._hint
+
+    @hint.setter
+    def hint(self, text: str) -> None:
+        notes = [note for note in getattr(self, "__notes__", ()) if note != _note(getattr(self, "_hint", ""))]
+        self._hint = _cut(one_line(text))
+        if self._hint:
+            notes.append(_note(self._hint))
+        self.__notes__ = notes
 
 
 class BadInput(LoadsheetError):
@@ -79,6 +92,10 @@ class BadFile(LoadsheetError):
     """A file that is not what its name or header says."""
 
 
+def _note(hint: str) -> str:
+    return f"hint: {hint}"
+
+
 def _cut(text: str, limit: int = 400) -> str:
     """The text without its middle if it is too long: a message must not drown in what it was given."""
     half = (limit - 1) // 2
@@ -88,6 +105,16 @@ def _cut(text: str, limit: int = 400) -> str:
 def one_line(text: str) -> str:
     """Collapse white space and drop control characters, so hostile text cannot break the terminal."""
     return " ".join("".join(c if c.isprintable() or c.isspace() else "?" for c in text).split())
+
+
+def a_type(value: object) -> str:
+    """The type of a value with its article.
+
+    >>> a_type(1), a_type("text"), a_type(object())
+    ('an int', 'a str', 'an object')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
 
 
 def shorten(value: object, limit: int = 60) -> str:

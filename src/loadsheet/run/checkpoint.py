@@ -160,7 +160,7 @@ class CheckpointStore(StoredCheckpoints):
                 self._drop(self._at(old))
         except OSError as error:
             self._drop(hidden)
-            raise self._room.failure(name, error, nbytes) from error
+            raise self._room.failure(name, error, nbytes, self._stored()) from error
         except BaseException:
             self._drop(hidden)
             raise
@@ -218,6 +218,10 @@ class CheckpointStore(StoredCheckpoints):
 
     def check_space(self, nbytes: int) -> None:
         """Is there room for checkpoints of this size? Raises NoSpace if not; to be asked before step 1."""
+        self._room.check(nbytes, self._stored())
+
+    def _stored(self) -> int:
+        """Bytes of those that are there, and whose room those to come will have."""
         stored = 0
         steps = self.steps()
         regular = set(steps[: -self.keep_last]) & kept(steps, self.keep_last, self.every_mth)
@@ -225,7 +229,7 @@ class CheckpointStore(StoredCheckpoints):
             for name in (DOCUMENT, TENSORS):
                 with contextlib.suppress(OSError):
                     stored += self._files.size(self._at(directory_name(step), name))
-        self._room.check(nbytes, stored)
+        return stored
 
     # --- removing -----------------------------------------------------------------------------------
 

@@ -78,7 +78,8 @@ class RunDirectory:
         file system that cannot hold a run, RunError or NoSpace if it cannot be written.
         """
         values, excluded = canonical(config, exclude)
-        run = cls(root_of(root) / digest(values), values, excluded)
+        # absolute: the script may change its directory
+        run = cls(root_of(root).absolute() / digest(values), values, excluded)
         try:
             make_directory(run.path)
             refuse_unsafe(run.path)

@@ -78,7 +78,7 @@ class RunLock:
                 raise Busy(
                     f"run: got one that this process has open already, expected a free one: "
                     f"`{self.path.parent}`",
-                    "close the first one before opening it again",
+                    "a notebook cell that was run again? `run.close()` first, or `with ls.Run.open(...) as run:`",
                 )
             if self._fd is None:
                 self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
-from loadsheet.errors import BadInput, shorten
+from loadsheet.errors import BadInput, a_type, shorten
 from loadsheet.run.directory import cannot_write, fsync_directory, write_all, write_whole
 from loadsheet.run.errors import RunError
 from loadsheet.run.reading import NON_FINITE, merge, superseded
@@ -58,6 +58,8 @@ class Log:
         self.repeated = 0  # steps that an earlier attempt logged and this one runs again
         self._earlier: dict[int, dict[str, Any]] = {}  # what an earlier attempt wrote for steps to come
         self._last_earlier = -1
+        self._compared = 0
+        self.audited = 0  # steps repeated and found the same, once the last one was
         self._current: dict[str, Any] = {}  # what this attempt wrote for step `_next`, while it is compared
         self._broken = False  # the last write stopped in the middle of a line
         self._failure: OSError | RunError | None = None  # of the thread
@@ -121,6 +123,11 @@ class Log:
                 )
             record[name] = value if _is_plain(value) else _value(value, f"log.{name}", 0)
         if timing is not None:
+            if not isinstance(timing, Mapping):
+                raise BadInput(
+                    f"log: timing: got {shorten(timing)}, expected a dict of names and seconds",
+                    'timing={"step_seconds": 3.0}',
+                )
             record["timing"] = _value(timing, "log.timing", 0)
         self._append(_encode(record) + b"\n", self.durable)
         if self._earlier:
@@ -297,6 +304,10 @@ class Log:
             )
             self.event("differs", step=step, names=list(names), earlier_attempt=earlier["attempt"])
             tell(self.difference.text())
+            return
+        self._compared += 1
+        if step == self._last_earlier:
+            self.audited = self._compared
 
 
 # --- values -----------------------------------------------------------------------------------------------
@@ -361,6 +372,6 @@ def _value(value: Any, where: str, depth: int) -> Any:
         if type(plain) is not kind:
             return _value(plain, where, depth + 1)
     raise BadInput(
-        f"{where}: got a {kind.__name__}, expected numbers, text, booleans, None, lists or dicts",
+        f"{where}: got {a_type(value)}, expected numbers, text, booleans, None, lists or dicts",
         "a checkpoint is the place for objects: `run.keep(name=...)`",
     )

@@ -27,18 +27,21 @@ from loadsheet.run.hold import Hold
 from loadsheet.run.isolate import isolated, mix
 from loadsheet.run.load import put_weights, state_of
 from loadsheet.run.log import Log
+from loadsheet.run.lost import nothing_saved
 from loadsheet.run.measured import Clock, attempt_entry, parameters_of, write_measured
 from loadsheet.run.mirror import Mirror
 from loadsheet.run.moving import Watch
 from loadsheet.run.notices import Notices, Where
 from loadsheet.run.policy import MTBF, Policy
 from loadsheet.run.progress import Progress
+from loadsheet.run.reading import read_events
 from loadsheet.run.retention import Wanted
 from loadsheet.run.saves import Saves
 from loadsheet.run.sheetfile import Facts, Source, adopt
-from loadsheet.run.signals import StopSignals
+from loadsheet.run.signals import Outside, StopSignals
 from loadsheet.run.state import Keeper
 from loadsheet.run.tell import tell
+from loadsheet.units import format_duration
 
 Old = str | os.PathLike[str] | tuple[str | os.PathLike[str], int | str]
 
@@ -51,6 +54,9 @@ class Run:
 
     def __init__(self, directory: RunDirectory, log: Log, notices: Notices, progress: Progress) -> None:
         self._directory = directory
+        self._outside = Outside(
+            progress.say, lambda: max(CheckpointStore(directory.checkpoints).steps(), default=0)
+        )
         self._log = log
         self._notices = notices
         self._progress = progress
@@ -107,6 +113,7 @@ class Run:
                 f"run: got WORLD_SIZE={shorten(os.environ['WORLD_SIZE'])}, expected one process",
                 "training over several processes is not supported: their states would have to be saved together",
             )
+        _check_options(wait, start_from)
         shown = Progress(progress)
         if mirror is not None and os.environ.get(ROOT_VARIABLE):
             shown.say(f"mirror left out: {ROOT_VARIABLE} is set, and what is tried out must not reach it")
@@ -125,6 +132,7 @@ class Run:
             raise
         run = cls(directory, log, Notices(notice), shown)
         run._start_from, run._sheet = start_from, facts
+        run._outside.install()
         run._mirror, run._mirror_options = mirror, mirror_options
         return run
 
@@ -218,7 +226,7 @@ class Run:
 
     def _restore(self, store: CheckpointStore, total: int) -> tuple[int, bool]:
         """Bring everything to the newest state; the number of its completed steps, and whether there was one."""
-        state = store.load() if store.steps() else None
+        state = None if nothing_saved(self.path, store) else store.load()
         start = 0 if state is None else state.step
         if start > total:
             raise BadInput(
@@ -230,6 +238,10 @@ class Run:
         self._step = start if start == total else None
         if state is not None:
             self._progress.say(f"{self.path}: attempt {self.attempt} goes on after {start} of {total} steps")
+            if self._start_from is not None and not any(
+                e["event"] == "start_from" for e in read_events(self.path)
+            ):
+                tell("start_from is ignored: this run began without it, and goes on from its own checkpoint")
         elif self._start_from is not None:
             self._take_weights(self._start_from)
         return start, state is not None
@@ -267,6 +279,9 @@ class Run:
                     self._keeper.seal()
                 watch.after_step(completed - start)
                 self._log.end_step()
+                if repeated := self._log.audited:
+                    self._progress.say(f"{repeated} steps repeated after the resume, identical")
+                    self._log.audited = 0
                 saves.check()
                 self._tell_saves(saves)
                 if completed == total:
@@ -307,6 +322,11 @@ class Run:
         notice = self._notices.current()
         if notice is None or not self._notices.heed(notice):
             return None
+        if (why := ending.stale(notice, self._notices.began)) is not None:
+            tell(
+                f"a notice {why} was ignored, training goes on; whoever writes notices should remove old ones"
+            )
+            return None
         self._log.event("notice", kind=notice.kind, deadline=notice.deadline, source=notice.source)
         if notice.kind == "cancelled":
             self._progress.say("the notice was cancelled, training goes on")
@@ -317,9 +337,11 @@ class Run:
             return None
         if saves.in_time(notice.deadline):
             saves.take(completed, wait=True)
-            self._progress.say(f"saved after {completed} steps, waiting for the machine to be taken")
+            said = f"saved after {completed} steps"
         else:
-            self._progress.say(f"too late for a save, checkpoint {saves.newest} stays the newest")
+            said = f"too late for a save, checkpoint {saves.newest} stays the newest"
+        left = format_duration(ending.patience(notice))
+        self._progress.say(f"{said}; waiting for the machine to be taken, at most {left}")
         return ending.wait_idle(self._signals, self._notices, notice)
 
     def _stop(self, completed: int, saves: Saves, why: ending.Why) -> None:
@@ -414,6 +436,7 @@ class Run:
             self._ended = None
         for batches in self._batches.values():
             batches.close()
+        self._outside.remove()
         try:
             self._log.close()
         finally:
@@ -426,6 +449,16 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_options(wait: object, start_from: object) -> None:
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
+        raise BadInput(f"open: wait: got {shorten(wait)}, expected seconds from 0 on")
+    old = start_from[0] if isinstance(start_from, tuple) and len(start_from) == 2 else start_from
+    if old is not None and not isinstance(old, str | os.PathLike):
+        raise BadInput(
+            f"open: start_from: got {shorten(start_from)}, expected the directory of a run, or (directory, step)"
+        )
 
 
 def _pull(

@@ -29,6 +29,7 @@ __all__ = ["Mirror", "MirrorFailed"]
 
 _SEGMENT = re.compile(r"log/(\d{4,})-(\d{20})\.jsonl")
 _CHECKPOINT = re.compile(r"checkpoints/step-(\d{8,})/manifest\.json")
+_DATA = re.compile(r"checkpoints/step-(\d+)/([0-9a-f]{32})/")
 _SMALL = re.compile(r"(config\.json|sheet\.json|measured\.json|provenance/[\w.-]+)")
 _LARGEST_SMALL = 1 << 26
 
@@ -90,8 +91,24 @@ class Mirror:
                     f"mirror {self.where}: got attempt {attempt} of another machine, expected to be the only one",
                     "another machine has pulled this run and goes on with it; stop one of the two",
                 ) from None
+        self._sweep()
         self._begin_log()
         self._send_small()
+
+    def _sweep(self) -> None:
+        """Remove what an earlier life was sending when it was killed: data that no manifest speaks of."""
+        self._objects.sweep(self._at("checkpoints/"))
+        complete: dict[int, str] = {}
+        for step in self.steps():
+            with contextlib.suppress(BadCheckpoint, FileNotFoundError):
+                raw = self._objects.get(self._at(f"checkpoints/{directory_name(step)}/{MANIFEST}"))
+                complete[step] = unpack(raw, self.where).digest
+        known = set(self.steps())
+        for name in self._objects.list(self._at("checkpoints/")):
+            match = _DATA.match(name.removeprefix(f"{self._name}/"))
+            if match is None or (int(match[1]) in known and complete.get(int(match[1])) in (None, match[2])):
+                continue  # what a manifest speaks of stays, and so does all of a step whose manifest is unreadable
+            self._objects.delete([name])
 
     def push(self, step: int) -> None:
         """Copy the checkpoint of a step, and the log up to now; returns at once, `wait` waits.
@@ -269,7 +286,7 @@ class Mirror:
         for step in sorted(spare):
             self._objects.delete([self._at(f"checkpoints/{directory_name(step)}/{MANIFEST}")])
         for name in names:
-            match = re.match(r"checkpoints/step-(\d+)/[0-9a-f]{32}/", name.removeprefix(f"{self._name}/"))
+            match = _DATA.match(name.removeprefix(f"{self._name}/"))
             # data without manifest below the newest: a push that was killed, or removed just now
             if match and int(match[1]) < newest and int(match[1]) not in set(steps) - spare:
                 self._objects.delete([name])

@@ -15,12 +15,13 @@ import json
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from loadsheet.errors import BadInput
+from loadsheet.errors import BadInput, a_type
 from loadsheet.run.tell import tell
 
 Kind = Literal["terminate", "rebalance", "cancelled"]
@@ -40,12 +41,14 @@ class Notice:
     kind: Kind
     deadline: float | None = None
     source: str = ""
+    #: when the file was, in Unix seconds; None for a callable
+    written: float | None = field(default=None, compare=False)
 
 
 def read_notice(value: object) -> Notice:
     """A notice out of a mapping; BadInput names the field that makes no sense."""
     if not isinstance(value, Mapping):
-        raise BadInput(f"notice: got a {type(value).__name__}, expected an object with `kind`")
+        raise BadInput(f"notice: got {a_type(value)}, expected an object with `kind`")
     kind, deadline = value.get("kind"), value.get("deadline")
     if kind not in get_args(Kind):
         raise BadInput(f"notice: kind: got {kind!r}, expected one of {', '.join(get_args(Kind))}")
@@ -72,7 +75,8 @@ class Notices:
         if callable(where):
             self._ask = where
         elif where is not None:
-            self._path = Path(where)
+            self._path = Path(where).absolute()  # the script may change its directory
+        self.began = time.time()  # this attempt
         self._seen: tuple[int, int, int] | None = None
         self._notice: Notice | None = None
         self._heeded: Notice | None = None
@@ -119,7 +123,7 @@ class Notices:
                 text = file.read(_LARGEST + 1)
             if len(text) > _LARGEST:
                 raise BadInput(f"notice: got more than {_LARGEST} bytes, expected a short JSON object")
-            self._notice = read_notice(json.loads(text))
+            self._notice = replace(read_notice(json.loads(text)), written=found.st_mtime)
         except (OSError, ValueError, RecursionError, BadInput) as error:
             self._complain(f"{path}: {error}")
         self._seen = mark

@@ -5,6 +5,7 @@ An object appears whole or not at all; nothing else is assumed, and no two are e
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,6 +40,9 @@ class Objects(Protocol):
     def list(self, prefix: str) -> dict[str, int]:
         """The names below a prefix, with their sizes in bytes."""
 
+    def sweep(self, prefix: str) -> None:
+        """Remove what a process that was killed had half written."""
+
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects; what is not there is removed already."""
 
@@ -55,7 +59,7 @@ def place(url: str | os.PathLike[str], options: Mapping[str, Any] | None = None)
         path = text[len("file://") :] if scheme else text
         if not path:
             raise BadInput(f"mirror: got {shorten(text)}, expected a path or a URL like `s3://bucket/folder`")
-        return Folder(Path(path))
+        return Folder(Path(path).absolute())  # the script may change its directory
     if scheme[1].lower() not in _SCHEMES:
         raise BadInput(f"mirror: got {shorten(text)}, expected a path or one of s3://, gs://, az://")
     return Bucket(text, options or {})
@@ -131,6 +135,9 @@ class Bucket:
             return {str(entry["path"]): int(entry["size"]) for entry in found}
         except self._errors as error:
             raise self._failed("list", prefix, error) from None
+
+    def sweep(self, prefix: str) -> None:
+        """Nothing: an upload that was not finished has no name here, and the vendor's rules remove its parts."""
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove."""
@@ -211,6 +218,18 @@ class Folder:
         except OSError as error:
             raise self._failed("list", prefix, error) from None
         return found
+
+    def sweep(self, prefix: str) -> None:
+        """Remove what a process that was killed had half written, and directories that are empty."""
+        try:
+            for folder, _, names in os.walk(self._path / prefix, topdown=False):
+                for name in names:
+                    if name.startswith(".") and name.endswith(".unfinished"):
+                        Path(folder, name).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # not empty
+                    Path(folder).rmdir()
+        except OSError as error:
+            raise self._failed("clear", prefix, error) from None
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove, and the directories that become empty."""

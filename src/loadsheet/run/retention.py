@@ -84,6 +84,23 @@ def last_values(
     return found
 
 
+def best_ever(path: str | os.PathLike[str], metric: str, mode: str) -> tuple[int, float] | None:
+    """The step and value of the best that was ever logged, of equals the last; None if there is none."""
+    best: tuple[int, float] | None = None
+    with Reader(log_path(path)) as reader:
+        for batch in reader.records(restore=True):
+            for record in batch:
+                value = _number(record.get(metric))
+                if value is not None and (best is None or not better(best[1], value, mode)):
+                    best = record["step"], value
+    return best
+
+
+def better(one: float, other: float, mode: str) -> bool:
+    """Whether the first value is the better one."""
+    return one > other if mode == "max" else one < other
+
+
 def _number(value: object) -> float | None:
     if not isinstance(value, int | float):
         return None

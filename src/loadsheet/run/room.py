@@ -32,14 +32,18 @@ class Room:
             raise SaveFailed(
                 f"checkpoints in {self._root}: got `{error.strerror}`, expected a directory"
             ) from error
-        if free < self.needed(nbytes) - stored:
+        if free < self._missing(nbytes, stored):
             raise self._no_space(f"checkpoints in {self._root}", nbytes, stored)
 
-    def failure(self, name: str, error: OSError, nbytes: int) -> SaveFailed:
-        """What the system said to a save of so many bytes, as an error."""
+    def _missing(self, nbytes: int, stored: int) -> int:
+        """Bytes that must be free: for what is not there yet, at least for the one being written."""
+        return max(self.needed(nbytes) - stored, nbytes)
+
+    def failure(self, name: str, error: OSError, nbytes: int, stored: int) -> SaveFailed:
+        """What the system said to a save of so many bytes, `stored` bytes being there already, as an error."""
         where = f"save {name} in {self._root}"
         if error.errno in _FULL:
-            return self._no_space(where, nbytes, 0)
+            return self._no_space(where, nbytes, stored)
         reason = os.strerror(error.errno) if error.errno else str(error)
         hint = "the checkpoints before it are untouched"
         if error.errno == errno.ENOENT:
@@ -54,9 +58,10 @@ class Room:
         except OSError:
             free = 0
         return NoSpace(
-            f"{where}: got {free:,} bytes free, expected {max(self.needed(nbytes) - stored, nbytes):,}: "
+            f"{where}: got {free:,} bytes free, expected {self._missing(nbytes, stored):,}: "
             f"({self.most} kept + 1) × {nbytes:,}" + (f" - {stored:,} stored" if stored else ""),
-            "make room (or ask for quota), or keep fewer checkpoints; those that exist are untouched",
+            "make room (or ask for quota) and start again, it goes on from the newest checkpoint; or keep fewer, "
+            "keep_last=1; or train on without saving until there is room, when_save_fails='warn'",
         )
 
     def _existing(self) -> str:

@@ -48,13 +48,15 @@ class Saver:
         on_failure: Literal["raise", "warn"] = "raise",
     ) -> None:
         if on_failure not in ("raise", "warn"):
-            raise BadInput(f'on_failure: got {shorten(on_failure)}, expected "raise" or "warn"')
+            raise BadInput(f'steps: when_save_fails: got {shorten(on_failure)}, expected "raise" or "warn"')
         self.store = store
         self.history: list[SaveTimes] = []
         self._fence = fence
         self._attempt = attempt
         self._on_committed = on_committed
         self._on_failure = on_failure
+        self.failed: SaveFailed | None = None  # what the last save came to, if it failed
+        self._failures = 0  # in a row
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -105,6 +107,7 @@ class Saver:
             path = self.store.write(snapshot, log_offset=log_offset, fence=self._fence, attempt=self._attempt)
             total = snapshot.seconds + time.perf_counter() - began
             stall = total if snapshot.streamed else stall
+            self._failures, self.failed = 0, None
             self.history.append(SaveTimes(snapshot.step, snapshot.nbytes, stall, total))
             snapshot.release()
             if self._on_committed is not None:
@@ -121,6 +124,12 @@ class Saver:
         if error is None:
             return
         if self._on_failure == "warn" and isinstance(error, SaveFailed):
+            self.failed = error
+            self._failures += 1
+            if self._failures > 1:  # the same thing again: once said, it is counted
+                if self._failures in (10, 100, 1000, 10_000):
+                    tell(f"{self._failures} saves in a row have failed; the last: {error}")
+                return
             hint = f" ({error.hint})" if error.hint else ""
             tell(f"{error}{hint}; training goes on without this checkpoint")
             return

@@ -165,9 +165,12 @@ class Saves:
         """Save the final state, wait until it is durable, mark the run done."""
         self.take(total, wait=True)
         if total not in self.store.steps():  # it failed, and that was only warned about
+            newest = self.newest
+            cause = self._saver.failed
             raise SaveFailed(
-                f"run: the final state, step {total}, could not be saved",
-                "the checkpoints before it are there",
+                f"run: the final state, step {total}, could not be saved ({'' if cause is None else cause}); "
+                f"the {total - newest} steps since checkpoint {newest} are at stake",
+                f"make room and start the same command again: it repeats the steps from {newest} on",
             )
         if self._directory.done() != total:
             self._directory.mark_done(total)

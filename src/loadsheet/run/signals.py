@@ -13,18 +13,24 @@ import multiprocessing.connection
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from loadsheet.run.errors import INTERRUPTED, REQUEUE
+from loadsheet.run.errors import INTERRUPTED, REQUEUE, Stopped
 from loadsheet.run.tell import tell
 
 #: signal -> exit status once the state is saved
-STOPS = {signal.SIGTERM: REQUEUE, signal.SIGUSR1: REQUEUE, signal.SIGINT: INTERRUPTED}
+STOPS = {
+    signal.SIGTERM: REQUEUE,
+    signal.SIGUSR1: REQUEUE,
+    signal.SIGHUP: REQUEUE,  # the terminal is gone
+    signal.SIGINT: INTERRUPTED,
+}
 
 
 class StopSignals:
-    """Handlers for SIGTERM, SIGUSR1 and SIGINT, while it is installed.
+    """Handlers for SIGTERM, SIGUSR1, SIGHUP and SIGINT, while it is installed.
 
     The first one of any of them is noted in `received`; a second Ctrl-C ends the process at once, even if
     it is deep in a long computation: the signal's default action is back in place by then, and nothing on
@@ -71,6 +77,44 @@ class StopSignals:
             if self._tell:  # straight to the file: the main program may be in the middle of a print
                 with contextlib.suppress(OSError):
                     os.write(2, b"\nloadsheet: stopping after this step; Ctrl-C again ends at once\n")
+
+
+class Outside:
+    """Handlers while a run is open and no loop runs: nothing is to be saved, but the exit status is to be right.
+
+    A launcher that sees 75 starts the job again; after 143, the status of a process that a signal ended, it
+    may not. Who has handlers of their own keeps them; Ctrl-C is left alone.
+    """
+
+    def __init__(self, say: Callable[[str], None], step: Callable[[], int]) -> None:
+        self._say = say
+        self._step = step
+        self._pid = os.getpid()
+        self._numbers: list[signal.Signals] = []
+
+    def install(self) -> None:
+        """Begin; outside the main thread nothing can be done."""
+        if threading.current_thread() is threading.main_thread():
+            self._numbers = [n for n in STOPS if signal.getsignal(n) == signal.SIG_DFL]
+            for number in self._numbers:
+                signal.signal(number, self._handle)
+
+    def remove(self) -> None:
+        """End, and give back what is still ours."""
+        if threading.current_thread() is threading.main_thread():
+            for number in self._numbers:
+                if signal.getsignal(number) == self._handle:
+                    signal.signal(number, signal.SIG_DFL)
+            self._numbers = []
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        if os.getpid() != self._pid:  # a forked child: as if we had never been there
+            os.kill(os.getpid(), number)
+            return
+        which, step = signal.Signals(number), self._step()
+        self._say(f"stopped by {which.name} outside the loop; the same command goes on from step {step}")
+        raise Stopped(STOPS[which], step, which.name)
 
 
 def shield_worker() -> None:

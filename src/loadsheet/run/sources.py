@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils import data as torch_data
 
-from loadsheet.errors import BadInput
+from loadsheet.errors import BadInput, a_type
 from loadsheet.run.errors import BadCheckpoint
 from loadsheet.run.isolate import Stream, isolated, mix, reseed
 from loadsheet.run.signals import shield_worker
@@ -60,11 +60,11 @@ def source_of(loader: Iterable[Any]) -> Source:
         once = iter(loader) is loader
     except TypeError:
         raise BadInput(
-            f"batches: got a {type(loader).__name__}, expected something to iterate over, a DataLoader say"
+            f"batches: got {a_type(loader)}, expected something to iterate over, a DataLoader say"
         ) from None
     if once:
         raise BadInput(
-            f"batches: got a {type(loader).__name__} that can be iterated only once",
+            f"batches: got {a_type(loader)} that can be iterated only once",
             "give the loader itself, or an object with state_dict and load_state_dict",
         )
     return _Replayed(loader, lambda it, seed, epoch: it)

@@ -166,7 +166,7 @@ class Keeper:
                     raise BadCheckpoint(
                         f"restore {name}: got no such name in the checkpoint, expected one of "
                         f"{shorten(', '.join(state.names))}",
-                        "keep the same objects under the same names in every attempt",
+                        self._way_out(name, state),
                     )
         self._state = state
         self._warn()
@@ -192,7 +192,7 @@ class Keeper:
                 message = (
                     f"restore {name}: got no such name in the checkpoint, expected {shorten(state.names)}"
                 )
-                raise BadCheckpoint(message, "keep the same objects under the same names in every attempt")
+                raise BadCheckpoint(message, self._way_out(name, state))
             if state.kind(name) != self._kinds[name]:
                 raise BadCheckpoint(
                     f"restore {name}: got a {self._kinds[name]}, expected a {state.kind(name)}"
@@ -209,6 +209,15 @@ class Keeper:
             if self._kinds[name] != "iterator":
                 self._verify(name, state)
         _restore_random(state.random)
+
+    def _way_out(self, name: str, state: State) -> str:
+        """What to do about a name that the checkpoint does not have: renamed, or new."""
+        free = [n for n in state.names if n not in self._objects and state.kind(n) == self._kinds[name]]
+        renamed = f"if it was renamed, keep it as before: `run.keep({free[0]}=...)`; " if free else ""
+        return (
+            f"{renamed}what is new makes another run: leave it out, or change the config (a key that says so) and "
+            "begin with `Run.open(..., start_from=<this directory>)`"
+        )
 
     def _restore_one(self, name: str, kind: str, state: State) -> None:
         value = self._objects[name]

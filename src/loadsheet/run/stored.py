@@ -48,6 +48,14 @@ class StoredCheckpoints:
                 found.append(int(match[1]))
         return sorted(found)
 
+    def torn(self) -> list[str]:
+        """The names of damaged ones that were set aside."""
+        return sorted(name for name in self._files.names(self._root) if name.startswith(_TORN))
+
+    def _file(self, manifest: Manifest, name: str) -> str:
+        """Where a file of a checkpoint is."""
+        return self._at(directory_name(manifest.step), name)
+
     def manifest(self, step: int) -> Manifest:
         """The manifest of a checkpoint; its files are not looked at. Raises BadCheckpoint."""
         where = f"{directory_name(step)}/{MANIFEST}"
@@ -68,7 +76,7 @@ class StoredCheckpoints:
         manifest = self.manifest(step)
         for name, expected in manifest.files.items():
             where = f"{directory_name(step)}/{name}"
-            path = self._at(directory_name(step), name)
+            path = self._file(manifest, name)
             try:
                 size = self._files.size(path)
                 if size != expected.bytes:
@@ -123,8 +131,8 @@ class StoredCheckpoints:
                 raise BadCheckpoint(
                     f"{folder}/{DOCUMENT}: got more than {_LARGEST_DOCUMENT:,} bytes, expected less"
                 )
-            document = b"".join(bytes(part) for part in self._files.chunks(self._at(folder, DOCUMENT)))
-            data = self._files.read(self._at(folder, TENSORS))
+            document = b"".join(bytes(part) for part in self._files.chunks(self._file(manifest, DOCUMENT)))
+            data = self._files.read(self._file(manifest, TENSORS))
         except OSError as error:
             raise BadCheckpoint(f"{folder}: got `{error.strerror}`, expected to read it", _BAD_DISK) from None
         state = State(document, data)
@@ -156,6 +164,19 @@ class StoredCheckpoints:
 
     def _at(self, *names: str) -> str:
         return os.path.join(self._root, *names)
+
+
+class MirroredCheckpoints(StoredCheckpoints):
+    """Those in the mirror of a run that is a directory: data under their digest, and there once the manifest is."""
+
+    def steps(self) -> list[int]:
+        """The steps that are complete."""
+        return [
+            step for step in super().steps() if MANIFEST in self._files.names(self._at(directory_name(step)))
+        ]
+
+    def _file(self, manifest: Manifest, name: str) -> str:
+        return self._at(directory_name(manifest.step), manifest.digest, name)
 
 
 def damaged(where: str, got: FileEntry, expected: FileEntry) -> BadCheckpoint:
