@@ -27,6 +27,7 @@ SURFACE = {
         "--other-hourly --plot --price --rehearsal --restart --runs --save --seed --sheet --startup --step --storage "
         "--storage-price --trace --work"
     ),
+    "notices": "--aws-endpoint --azure-endpoint --file --gcp-endpoint --gcp-notice --json --once --provider",
     "params": "MODEL --json --run-its-code --tensors --trace",
     "plan": (
         "MODEL --accumulation --attention --batch --calibration --double-quant --dropout --explain --gpu --gpus "

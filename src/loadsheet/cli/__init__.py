@@ -14,9 +14,10 @@ from loadsheet.cli.output import complain, unwritable
 from loadsheet.errors import LoadsheetError, UnknownKey, one_line
 
 #: command -> module under `loadsheet.cli`; imported only when the command runs or its help is asked for
-COMMANDS = {"close": "close", "gpus": "gpus", "lab": "lab", "measure": "measure", "models": "models", "odds": "odds",
-            "params": "params", "plan": "plan", "preflight": "preflight", "runs": "runs",
-            "score": "score", "sign": "sign", "verify": "verify"}  # fmt: skip
+COMMANDS = {"close": "close", "gpus": "gpus", "lab": "lab", "measure": "measure", "models": "models",
+            "notices": "notices", "odds": "odds", "params": "params", "plan": "plan",
+            "preflight": "preflight", "rehearse": "rehearse", "runs": "runs", "score": "score",
+            "sign": "sign", "verify": "verify"}  # fmt: skip
 #: shown in the list of commands, so that the list needs no imports
 SUMMARIES = {
     "close": "Predicted beside measured, and which assumption was off.",
@@ -24,10 +25,12 @@ SUMMARIES = {
     "lab": "The lecture's experiments: what it says, what we say, what PyTorch measures.",
     "measure": "The real thing: this machine, your own module, a training script.",
     "models": "The model presets, with their parameters and sources.",
+    "notices": "Listen for the end of this machine, and tell the run.",
     "odds": "Time and cost on machines that can be taken away, and how likely they are.",
     "params": "Exact parameters of a model, by part.",
     "plan": "The whole sheet: does it fit, how long, how much.",
     "preflight": "The checklist before, during and after renting: what would cost time, money or data.",
+    "rehearse": "The pipeline on a small scale: trained, told to go, killed, gone on, compared.",
     "runs": "What finished and interrupted runs left: listed, compared, plotted, exported, tidied up.",
     "score": "Accuracy on published measurements.",
     "sign": "Freeze a sheet before the run.",
