@@ -76,8 +76,8 @@ def test_ends_of_attempts(tmp_path: Path) -> None:
 
 def test_a_done_run_that_was_started_again(tmp_path: Path) -> None:
     """What comes after the end is no interruption of the attempt that completed it."""
-    make(tmp_path, [{"hours": 2.0}, {"hours": 3.0}, {"hours": 0.1}], done=2)
-    assert exposure(tmp_path, NAME).ends == {"vanished": 1, "done": 2}
+    make(tmp_path, [{"hours": 2.0}, {"hours": 3.0}, {"hours": 0.1}, {"hours": 0.1}], done=2)
+    assert exposure(tmp_path, NAME).ends == {"vanished": 1, "done": 3}
 
 
 def test_the_last_attempt_that_says_nothing(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from loadsheet.errors import BadInput
 from loadsheet.money import odds
 from loadsheet.money.answer import Odds
 from loadsheet.money.bill import Bill
-from loadsheet.money.interruptions import Job, expected, exponential, stationary_wait
+from loadsheet.money.interruptions import STRESS, WEATHER, Job, expected, exponential, stationary_wait
 from loadsheet.money.odds import (
     Exponential,
     Probability,
@@ -141,6 +141,16 @@ def test_stressed_keeps_the_means() -> None:
         mean, error = mean_and_error(values)
         assert abs(mean - of) < 4 * error
         assert 1.8 < values.std() / mean < 2.4
+
+
+def test_stressed_first_wait() -> None:
+    """One asks into long waits more often: what is left of one is E[D²]/(2·E[D]) on average, in both weathers."""
+    first, _, _ = Exponential(HOUR, 1800.0, stressed=True).start(np.random.default_rng(12), 200_000)
+    whole = sum(share * of for share, of in STRESS)
+    left = sum(share * of**2 for share, of in STRESS) / whole**2  # of a mean of 1
+    by_hand = sum(0.5 * bad * 1800 / (bad * 1800 + good * HOUR) * left * bad * 1800 for good, bad in WEATHER)
+    mean, error = mean_and_error(first)
+    assert abs(mean - by_hand) < 4 * error
 
 
 def test_seeds() -> None:
