@@ -3,7 +3,8 @@
 Makes small run directories as a run leaves them (a config of twelve keys, one attempt, a log of 50 steps with
 two metrics, a checkpoint's manifest, a done marker), and lists them in a process of its own each time: cold,
 when there is no index, and warm, when there is one. Both with the page cache warm: what a disk takes on
-top of it is the disk's.
+top of it is the disk's. The shortest of several is given: other programs only make it longer; the processor's
+time beside it says how much of it was ours.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 
 from loadsheet.run.fingerprint import digest
 
@@ -53,14 +54,20 @@ def make(root: Path, number: int) -> None:
         os.utime(entry, (old, old))
 
 
-def seconds(root: Path, *options: str) -> float:
-    """Wall-clock time of the whole command, in a process of its own."""
+def seconds(root: Path, *options: str) -> tuple[float, float]:
+    """Wall-clock and processor time of the whole command, in a process of its own."""
     command = [sys.executable, "-m", "loadsheet", "runs", "list", "--runs", str(root), *options]
-    begun = time.perf_counter()
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, check=False, capture_output=True)
-    spent = time.perf_counter() - begun
+    spent, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr.decode()
-    return spent
+    return spent, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def shortest(repeats: int, root: Path, *options: str) -> tuple[float, float]:
+    """The shortest wall-clock time of several, and the shortest processor time."""
+    times = [seconds(root, *options) for _ in range(repeats)]
+    return min(wall for wall, _ in times), min(cpu for _, cpu in times)
 
 
 def main() -> int:
@@ -73,19 +80,19 @@ def main() -> int:
         root = Path(folder)
         for number in range(options.runs):
             make(root, number)
-        start = median(seconds(root / "none", "--help") for _ in range(options.repeats))
-        cold = seconds(root)
-        warm = median(seconds(root) for _ in range(options.repeats))
-        groups = median(seconds(root, "--groups") for _ in range(options.repeats))
-        as_json = median(seconds(root, "--json") for _ in range(options.repeats))
+        rows = {"Python and --help": shortest(options.repeats, root / "none", "--help")}
+        rows["cold, no index"] = seconds(root)
+        rows["warm"] = warm = shortest(options.repeats, root)
+        rows["warm, --groups"] = shortest(options.repeats, root, "--groups")
+        rows["warm, --json"] = shortest(options.repeats, root, "--json")
         size = (root / ".loadsheet-index.sqlite").stat().st_size
-    print(f"{options.runs:,} runs of {STEPS} steps; whole commands, seconds, median of {options.repeats}")
-    print(f"  cold, no index       {cold:6.2f}")
-    print(f"  warm                 {warm:6.2f}   target {TARGET:.2f}   of which Python's start {start:.2f}")
-    print(f"  warm, --groups       {groups:6.2f}")
-    print(f"  warm, --json         {as_json:6.2f}")
-    print(f"  the index            {size / 1e6:6.1f} MB")
-    return 0 if warm <= TARGET else 1
+    print(f"{options.runs:,} runs of {STEPS} steps; whole commands, seconds, shortest of {options.repeats}")
+    print(f"  {'':<20}{'wall':>8}{'processor':>12}")
+    for name, (wall, cpu) in rows.items():
+        target = f"   target {TARGET:.2f} wall" if name == "warm" else ""
+        print(f"  {name:<20}{wall:8.2f}{cpu:12.2f}{target}")
+    print(f"  the index: {size / 1e6:.1f} MB")
+    return 0 if warm[0] <= TARGET else 1
 
 
 if __name__ == "__main__":

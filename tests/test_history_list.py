@@ -86,13 +86,13 @@ def test_money(sweep: Path, tmp_path: Path) -> None:
     assert "5.00 USD" in page
     assert "cost: hours × 2.50 USD per GPU hour, given on the command line" in page
     path = written(tmp_path, {"lr": 1}, {"loss": [1.0, 1.0]}, step_seconds=3600.0)
-    signed = signature.seal({"cluster": {"gpus": 4}}, {"price": 3.0, "currency": "EUR", "steps": 2}, None)
+    signed = signature.seal({"cluster": {"gpus": 4}}, {"price": {"amount": 3.0, "currency": "EUR"}, "steps": 2}, None)
     (path / "sheet.json").write_text(signature.to_text(signed))
     assert listed(tmp_path)["runs"][0]["cost"] == 24.0
     assert listed(tmp_path, "--price", "1")["runs"][0]["cost"] == 8.0
     assert "24.00 EUR" in answered("runs", "list", "--runs", str(tmp_path)).stdout
     # what was edited after it was signed is no sheet: no money, and a problem
-    (path / "sheet.json").write_text(signature.to_text(signed).replace('"price": 3.0', '"price": 0.1'))
+    (path / "sheet.json").write_text(signature.to_text(signed).replace('"amount": 3.0', '"amount": 0.1'))
     (row,) = listed(tmp_path)["runs"]
     assert row["cost"] is None
     assert "intent.price" in row["problems"][0]
