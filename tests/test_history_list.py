@@ -86,7 +86,9 @@ def test_money(sweep: Path, tmp_path: Path) -> None:
     assert "5.00 USD" in page
     assert "cost: hours × 2.50 USD per GPU hour, given on the command line" in page
     path = written(tmp_path, {"lr": 1}, {"loss": [1.0, 1.0]}, step_seconds=3600.0)
-    signed = signature.seal({"cluster": {"gpus": 4}}, {"price": {"amount": 3.0, "currency": "EUR"}, "steps": 2}, None)
+    signed = signature.seal(
+        {"cluster": {"gpus": 4}}, {"price": {"amount": 3.0, "currency": "EUR"}, "steps": 2}, None
+    )
     (path / "sheet.json").write_text(signature.to_text(signed))
     assert listed(tmp_path)["runs"][0]["cost"] == 24.0
     assert listed(tmp_path, "--price", "1")["runs"][0]["cost"] == 8.0
