@@ -140,6 +140,13 @@ class Odds:
             return None if self.sample.unfinished else float(self.sample.wall.mean())
         return None if self.wall is None else float(self.wall.total.mean)
 
+    @property
+    def interruptions(self) -> float:
+        """How many there are on average: by the formula, or of a trace by its replay."""
+        if self.question.trace is None:
+            return float(self.machine.interruptions)
+        return float(self.sample.interruptions.mean())
+
     # --- money --------------------------------------------------------------------------------------------------
 
     def _costs(self, sample: Sample, bill: Bill) -> Any:

@@ -42,7 +42,7 @@ def as_json(odds: Odds) -> dict[str, Any]:
         "reasons": reasons,
         "currency": "" if q.bill is None else q.bill.currency,
         "undisturbed_seconds": q.job.undisturbed,
-        "interruptions": breakdown.interruptions,
+        "interruptions": odds.interruptions,
         "breakdown_seconds": breakdown.parts,
         "dominant": odds.dominant,
         "wall_seconds": None

@@ -73,7 +73,11 @@ def _headline(odds: Odds) -> str:
         text = f"EXPECT {format_duration(odds.expected_seconds)} of machine time"
         if odds.std_seconds:
             text += f", give or take {format_duration(odds.std_seconds)}"
-        text += f"   ({odds.machine.interruptions:.3g} interruptions; undisturbed {format_duration(q.job.undisturbed)})"
+        if odds.expected_wall is not None:
+            text += f", {format_duration(odds.expected_wall)} on the wall"
+        text += (
+            f"   ({odds.interruptions:.3g} interruptions; undisturbed {format_duration(q.job.undisturbed)})"
+        )
     if odds.dominant is not None:
         share = (odds.wall or odds.machine).parts[odds.dominant] / q.job.work
         text += f".   Most of what is added: {odds.dominant}, {share:.1%} of the work."
@@ -140,7 +144,8 @@ def _times(odds: Odds, width: int) -> list[str]:
 def _where(odds: Odds, width: int) -> list[str]:
     parts = (odds.wall or odds.machine).parts
     total = sum(parts.values())
-    rows = [["Where it goes, on average", "", "share"]]
+    head = "on average" if odds.question.trace is None else "by the formula"
+    rows = [[f"Where it goes, {head}", "", "share"]]
     rows += [
         [f"  {name}", _fine(value), f"{value / total:.1%}"]
         for name, value in parts.items()
@@ -167,7 +172,7 @@ def _money(odds: Odds, width: int) -> list[str]:
     lines = wrap(text, width, "       ")
     if odds.cost is not None and q.bill.by_wall | (q.bill.egress_price > 0):
         wall = odds.expected_wall or odds.expected_seconds or 0.0
-        parts = q.bill.parts(odds.expected_seconds or 0.0, odds.machine.interruptions * (q.wait or 0.0), wall)
+        parts = q.bill.parts(odds.expected_seconds or 0.0, odds.interruptions * (q.wait or 0.0), wall)
         shown = ", ".join(f"{name} {format_money(value)}" for name, value in parts.items() if value > 0)
         lines += wrap(f"       {shown}", width, "       ")
     other = odds.on_demand
