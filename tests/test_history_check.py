@@ -132,8 +132,13 @@ def link(name: str, target: str) -> Callable[[Path], None]:
 
 
 def swapped_lines(data: bytes) -> bytes:
+    """The first records of steps 3 and 4, one in the place of the other."""
     lines = data.splitlines(keepends=True)
-    return b"".join([*lines[:2], lines[4], lines[2], *lines[3:4], *lines[5:]])
+    three, four = (
+        next(n for n, line in enumerate(lines) if b'"step":%d,"att' % step in line) for step in (3, 4)
+    )
+    lines[three], lines[four] = lines[four], lines[three]
+    return b"".join(lines)
 
 
 def copied(old: str, new: str) -> Callable[[Path], None]:
@@ -158,7 +163,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], None]]] = {
     "a hole in the log": ("log", edit("log.jsonl", lambda d: d[:300] + bytes(200) + d[500:])),
     "a line that is no object": ("log", edit("log.jsonl", lambda d: d + b"[1,2]\n")),
     "steps out of order": ("log", edit("log.jsonl", swapped_lines)),
-    "a shorter log": ("log", edit("log.jsonl", lambda d: b"".join(d.splitlines(keepends=True)[:6]))),
+    "a shorter log": ("log", edit("log.jsonl", lambda d: b"".join(d.splitlines(keepends=True)[:8]))),
     "no log": ("log", without("log.jsonl")),
     "an edited config": ("config", edit("config.json", lambda d: d.replace(b"0.1", b"0.2"))),
     "a config that is no JSON": ("config", edit("config.json", lambda d: d[:-3])),
