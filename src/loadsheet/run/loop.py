@@ -32,6 +32,7 @@ from loadsheet.run.measured import Clock, attempt_entry, parameters_of, write_me
 from loadsheet.run.mirror import Mirror
 from loadsheet.run.moving import Watch
 from loadsheet.run.notices import Notices, Where
+from loadsheet.run.objects import settled
 from loadsheet.run.policy import MTBF, Policy
 from loadsheet.run.progress import Progress
 from loadsheet.run.reading import read_events
@@ -118,6 +119,7 @@ class Run:
         if mirror is not None and os.environ.get(ROOT_VARIABLE):
             shown.say(f"mirror left out: {ROOT_VARIABLE} is set, and what is tried out must not reach it")
             mirror = None
+        mirror = None if mirror is None else settled(mirror)
         try:
             directory = RunDirectory.open(root, config, exclude, wait, prepare=_pull(mirror, mirror_options))
         except Busy as error:

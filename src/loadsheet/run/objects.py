@@ -59,10 +59,16 @@ def place(url: str | os.PathLike[str], options: Mapping[str, Any] | None = None)
         path = text[len("file://") :] if scheme else text
         if not path:
             raise BadInput(f"mirror: got {shorten(text)}, expected a path or a URL like `s3://bucket/folder`")
-        return Folder(Path(path).absolute())  # the script may change its directory
+        return Folder(Path(path))
     if scheme[1].lower() not in _SCHEMES:
         raise BadInput(f"mirror: got {shorten(text)}, expected a path or one of s3://, gs://, az://")
     return Bucket(text, options or {})
+
+
+def settled(url: str | os.PathLike[str]) -> str:
+    """The same place whatever directory the script changes to: a path becomes absolute."""
+    text = os.fspath(url)
+    return text if not text or "://" in text else os.path.abspath(text)
 
 
 class Bucket:

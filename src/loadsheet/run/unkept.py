@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
+from loadsheet.errors import a_type
 from loadsheet.run.parts import bare, inner_schedulers
 
 
@@ -37,7 +38,7 @@ def name_of(thing: object) -> str:
                     if value is thing and not name.startswith("_"):
                         return f"`{name}` ({type(thing).__qualname__})"
         if frame.f_back is None:
-            return f"a {type(thing).__qualname__}"
+            return a_type(thing)
         frame = frame.f_back
 
 
