@@ -58,7 +58,7 @@ def drawn(kind: Spec, dice: random.Random) -> Spec:
     """A kind with what does not matter drawn: a number of steps, how often it saves, a seed."""
     return replace(
         kind,
-        steps=dice.choice([40, 60, 90]),
+        steps=dice.choice([30, 40, 60]),
         every=dice.choice([1, 1, 2, 3, 5, "0.02 s", "auto"]),
         seed=dice.randrange(1000),
     )

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ _CONTEXT.set_forkserver_preload(["torture.preload"])
 _PATHS = os.pathsep.join([str(Path(__file__).resolve().parents[1]), *(p for p in sys.path if p)])
 _LOOK = 0.003  # seconds between two looks at what a life has done
 _MORE = 0.03  # seconds that a life may last when it has a new checkpoint: it makes the next one then
+_AIMED = 0.2  # share of these that are killed as soon as they are seen to save
 PATIENCE = 600  # seconds, for what must happen: only how long a failure takes
 
 
@@ -146,11 +147,11 @@ class Life:
 
     def kill(self, group: bool) -> int | None:
         """SIGKILL, to the process alone (its loader workers stay behind for a while) or to its group."""
-        with contextlib.suppress(ProcessLookupError):
-            if group:
+        if group:
+            with contextlib.suppress(ProcessLookupError):  # it has none yet
                 os.killpg(self.pid, signal.SIGKILL)
-            else:
-                os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
         return self.wait(None)
 
     def close(self) -> None:
@@ -182,23 +183,18 @@ class Reference:
     seconds: float
 
 
-def reference(folder: Path, kind: Kind) -> Reference:
-    """Run it, twice: the first one pays for what is loaded only once, and both must agree."""
+def reference(folder: Path, kind: Kind, name: str = "reference") -> Reference:
+    """Run it, without a checkpoint on the way where we may say so: those must not change anything."""
     start_server(isinstance(kind, Spec) and kind.compiled)
-    found = []
-    for name in ("reference", "control"):
-        out = folder / f"{name}.json"
-        begun = time.monotonic()
-        life = Life(folder / name, kind, out)
-        status = life.wait(PATIENCE)
-        seconds = time.monotonic() - begun
-        if status != 0:
-            raise Failed(f"the uninterrupted run ended with {status}")
-        life.close()
-        found.append((json.loads(out.read_text()), columns(folder / name)))
-    if found[0] != found[1]:
-        raise Failed("the program itself is not deterministic")
-    return Reference(*found[0], seconds)
+    out = folder / f"{name}.json"
+    begun = time.monotonic()
+    life = Life(folder / name, replace(kind, every=None) if isinstance(kind, Spec) else kind, out)
+    status = life.wait(PATIENCE)
+    seconds = time.monotonic() - begun
+    if status != 0:
+        raise Failed(f"the uninterrupted run ended with {status}")
+    life.close()
+    return Reference(json.loads(out.read_text()), columns(folder / name), seconds)
 
 
 def columns(root: Path) -> dict[str, list[Any]]:
@@ -211,6 +207,11 @@ def columns(root: Path) -> dict[str, list[Any]]:
 def committed(root: Path) -> int:
     """The newest checkpoint's step; -1 if there is none."""
     return max((int(p.name[5:]) for p in root.glob("*/checkpoints/step-*")), default=-1)
+
+
+def _saving(root: Path) -> set[str]:
+    """What is being written, or was when its process was killed."""
+    return {path.name for path in root.glob("*/checkpoints/.saving-*")}
 
 
 def _attempts(root: Path) -> int:
@@ -237,7 +238,13 @@ def kill_many(
             raise Failed("these runs end before anybody can kill them")
         run = folder / f"run-{number}"
         run.mkdir()
-        kill_until_done(run, kind, expected, dice, tally, goal, cold_share, until)
+        try:
+            kill_until_done(run, kind, expected, dice, tally, goal, cold_share, until)
+        except Mismatched as error:
+            control = reference(folder, kind, "control")
+            if (control.digest, control.log) != (expected.digest, expected.log):
+                raise Failed("the program itself is not deterministic") from error
+            raise
         shutil.rmtree(run)
         number += 1
 
@@ -280,6 +287,8 @@ def kill_until_done(
             status = life.wait_until(lambda: committed(root) > last, dice.random() * span)  # noqa: B023
         if status is None and committed(root) > max(newest[-1], 0):
             status = life.wait(dice.random() * _MORE)
+            if status is None and dice.random() < _AIMED:
+                status = life.wait_until(lambda: bool(_saving(root)), _MORE)
         if status is None:
             group = dice.random() < 0.5
             status = life.kill(group)
@@ -294,9 +303,8 @@ def kill_until_done(
         span *= 0.8 if newest[-1] > newest[-2] else 1.25
         if newest[-1] < newest[-2]:
             raise Lost(f"checkpoint {newest[-2]} is not there any more, only {newest[-1]}")
-        saving = {path.name for path in root.glob("*/checkpoints/.saving-*")}
-        tally.in_save += bool(saving - unfinished)  # what an earlier one left may not have been swept yet
-        unfinished |= saving
+        tally.in_save += bool(_saving(root) - unfinished)  # what an earlier one left may not be swept yet
+        unfinished |= _saving(root)
         if isinstance(kind, Spec):
             _check(root, out)
     _compare(root, out, expected)

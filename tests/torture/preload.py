@@ -9,14 +9,17 @@ import os
 import torch
 import torch.utils.data
 
-import loadsheet.run.loop  # noqa: F401
-from loadsheet.run import provenance
+import loadsheet as ls
+import loadsheet.run.loop
+from loadsheet.run import moving, provenance
 from torture import programs
 
 
 def warm() -> None:
     """The first use of each part loads more of torch."""
     torch.set_num_threads(1)  # no other thread may exist in a process that forks
+    ls.deterministic(0, threads=1)
+    moving.Watch._look = lambda self: None  # type: ignore[method-assign]  # it warns, and takes longer than a life
     provenance.machine(), provenance.packages()  # the same for every life
     model = programs.Net()
     ids = torch.zeros(1, 8, dtype=torch.long)
