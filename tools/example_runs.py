@@ -17,7 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from loadsheet.run.fingerprint import digest
+from loadsheet.run.manifest import DOCUMENT, FORMAT, MANIFEST, TENSORS, FileEntry, Manifest, pack
 
 BEGUN = 1_767_225_600.0  # 2026-01-01 00:00:00 UTC
 STEPS, EVERY = 600, 100
@@ -82,12 +85,14 @@ def _run(number: int, lr: float, seed: int) -> None:
             facts["machine"] = {**_FACTS["machine"], "host": f"gpu-{attempt}"}  # type: ignore[dict-item]
         (path / "provenance" / f"attempt-{attempt:04d}.json").write_text(json.dumps(facts))
     if lives[-1][3] == "done":
-        (path / "done.json").write_text(json.dumps({"steps": STEPS, "time": lines[-1]["time"]}))
+        (path / "done.json").write_text(
+            json.dumps({"steps": STEPS, "attempt": len(lives), "time": lines[-1]["time"]})
+        )
     for step in (STEPS - EVERY, STEPS) if lives[-1][3] == "done" else (EVERY, 2 * EVERY):
         made = next(
             n["time"] for n in reversed(lines) if n.get("event") == "checkpoint" and n["step"] == step
         )
-        _checkpoint(path / "checkpoints" / f"step-{step:08d}", made)
+        _checkpoint(path / "checkpoints" / f"step-{step:08d}", step, made)
 
 
 def _life(
@@ -127,9 +132,15 @@ def _values(step: int, config: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def _checkpoint(path: Path, made: float) -> None:
+def _checkpoint(path: Path, step: int, made: float) -> None:
+    """Zeros instead of a state, under a manifest that is right."""
     path.mkdir(parents=True)
-    for name, size in (("manifest.json", 600), ("state.json", 24_000), ("tensors.bin", 12_675_400)):
+    files = {}
+    for name, size in ((DOCUMENT, 24_000), (TENSORS, 12_675_400)):
         with (path / name).open("wb") as file:
             file.truncate(size)
-        os.utime(path / name, (made, made))
+        files[name] = FileEntry(size, xxhash.xxh3_128_hexdigest(bytes(size)))
+    facts = Manifest(FORMAT, step, 1, 0, made, "", files)
+    (path / MANIFEST).write_bytes(pack(facts))
+    for file_name in (MANIFEST, DOCUMENT, TENSORS):
+        os.utime(path / file_name, (made, made))
