@@ -30,6 +30,14 @@ class Progress:
         if self.shown and time.monotonic() - self.last >= _EVERY:
             self._write()
 
+    def pause(self) -> None:
+        """Make room for a line of the answer; what is said next is shown again."""
+        if self.shown:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
+            self.last = 0.0
+
     def _first(self) -> None:
         self.shown = True
         self._write()
