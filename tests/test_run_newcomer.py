@@ -283,3 +283,32 @@ def test_a_passed_audit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
                 if step == stop:
                     break
     assert "2 steps repeated after the resume, identical" in capsys.readouterr().err
+
+
+def test_the_example_in_the_docs(tmp_path: Path) -> None:
+    """Copied as it stands, killed at step 120, started again: the weights and the log of an uninterrupted one."""
+    text = (Path(__file__).parent.parent / "docs" / "run.md").read_text()
+    code = next(part for part in text.split("```")[1::2] if part.startswith("python\nimport math"))
+    command = [sys.executable, "-c", code.removeprefix("python")]
+    hold = tmp_path / "hold"
+    for folder in ("whole", "cut", "hold"):
+        (tmp_path / folder).mkdir()
+    (hold / "at").write_text("120")
+    with subprocess.Popen(
+        command, cwd=tmp_path / "cut", env={**os.environ, "LOADSHEET_HOLD": str(hold)}
+    ) as process:
+        while process.poll() is None and not (hold / "held.json").exists():
+            time.sleep(0.01)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    printed = [
+        subprocess.run(command, cwd=tmp_path / each, capture_output=True, text=True, check=True)
+        for each in ("whole", "cut")
+    ]
+    assert printed[0].stdout == printed[1].stdout
+    assert "Warning" not in printed[0].stderr + printed[1].stderr
+    assert "20 steps repeated after the resume, identical" in printed[1].stderr
+    whole, cut = (next((tmp_path / each / "runs").iterdir()) for each in ("whole", "cut"))
+    assert ls.read_log(whole)["loss"] == ls.read_log(cut)["loss"]
+    models = [ls.load(path).value("model")["state"] for path in (whole, cut)]
+    assert [torch.equal(models[0][key], models[1][key]) for key in models[0]] == [True] * 3
