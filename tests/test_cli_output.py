@@ -41,10 +41,15 @@ SURFACE = {
         "--list --mirror --notice --only --phase --pid --price --runs --sheet --skip --strict --timeout --who "
         "--workers"
     ),
+    "rehearse": "LINE --json --notice --scratch --timeout",
     "runs": "",
     "score": "--json --rows --truth",
     "sign": "",  # below: what plan has, and its own
     "verify": "MODEL --counts --json --quick",
+    "watch": (
+        "COMMAND_LINE --billing-unit --budget --dead-man --gpus --idle --interval --journal --json --metric --once "
+        "--poll --price --reserve --run --runs --save --spent --start --stop --then-shutdown"
+    ),
 }
 _OF_SIGN = {"--checkpoint-every", "--out", "--run", "--sign-anyway", "--steps"}
 SURFACE["sign"] = " ".join(["MODEL", *sorted({*SURFACE["plan"].split()[1:], *_OF_SIGN})])

@@ -17,7 +17,7 @@ from loadsheet.errors import LoadsheetError, UnknownKey, one_line
 COMMANDS = {"close": "close", "gpus": "gpus", "lab": "lab", "measure": "measure", "models": "models",
             "notices": "notices", "odds": "odds", "params": "params", "plan": "plan",
             "preflight": "preflight", "rehearse": "rehearse", "runs": "runs", "score": "score",
-            "sign": "sign", "verify": "verify"}  # fmt: skip
+            "sign": "sign", "verify": "verify", "watch": "watch"}  # fmt: skip
 #: shown in the list of commands, so that the list needs no imports
 SUMMARIES = {
     "close": "Predicted beside measured, and which assumption was off.",
@@ -35,6 +35,7 @@ SUMMARIES = {
     "score": "Accuracy on published measurements.",
     "sign": "Freeze a sheet before the run.",
     "verify": "Formulas against real PyTorch on this machine.",
+    "watch": "Beside a training: does it get on, does it make sense, is there money left.",
 }
 
 

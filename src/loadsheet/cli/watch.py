@@ -1,0 +1,322 @@
+"""`loadsheet watch`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadsheet.cli.output import show, warn
+from loadsheet.errors import BadInput
+from loadsheet.money.price import parse_price
+from loadsheet.units import format_duration, format_money, parse_count, parse_duration
+
+if TYPE_CHECKING:
+    from loadsheet.cloud.watch.look import Look, Watcher
+
+_FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+
+
+@click.command(name="watch", context_settings={"ignore_unknown_options": False})
+@click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@click.option(
+    "--run", "word", help="The run: its directory, or its fingerprint. [the newest that is written to]"
+)
+@click.option("--runs", "root", default="runs", help="Where the runs are. [runs]")
+@click.option("--metric", default="loss", help="The value that must stay finite. [loss]")
+@click.option(
+    "--idle", default="5min", help="No new record for so long is an alarm. [5min, or 10 usual pauses]"
+)
+@click.option("--start", default="15min", help="The same before the first records. [15min]")
+@click.option("--poll", default="10s", help="From look to look. [10s]")
+@click.option("--price", help="Your price per GPU hour; money is counted from the boot of this machine.")
+@click.option("--gpus", default="1", help="How many GPUs are paid for. [1]")
+@click.option("--billing-unit", default="1s", help="What is billed whole: 1s, 1min, 1h. [1s]")
+@click.option("--spent", default="0", help="What was spent before, in the same currency. [0]")
+@click.option("--budget", help="Save and stop before this is passed.")
+@click.option("--reserve", default="0", help="Kept of the budget, for storage and the way out. [0]")
+@click.option("--interval", help="From checkpoint to checkpoint. [learnt from those there are]")
+@click.option("--save", default="1min", help="Until a checkpoint is durable. [1min]")
+@click.option(
+    "--stop", "stop_time", default="2min", help="Until the machine is off and costs nothing. [2min]"
+)
+@click.option(
+    "--journal", type=click.Path(), help="Where the money is written down. [watch.jsonl in the run]"
+)
+@click.option(
+    "--dead-man", help="Shut down in so long, put off while all is well: it comes if the watch dies."
+)
+@click.option(
+    "--then-shutdown", is_flag=True, help="Shut the machine down when it is done, stopped, or nobody trains."
+)
+@click.option("--once", is_flag=True, help="Look once.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per look.")
+def command(command_line: tuple[str, ...], word: str | None, root: str, **options: Any) -> int:
+    """Watch a training that costs money: beside it, or started by it (`watch -- python train.py`).
+
+    Idle means no progress: no new record in the run's log, and what the GPU draws says whether it waits or
+    hangs. Also: NaN and spikes of the loss, waiting for data, a disk that fills, a training that died, notices
+    that the machine will go, and the money so far. With --budget it saves and stops (SIGTERM, SIGKILL if that
+    is not obeyed) before the budget is passed.
+
+    Exit status: 0 the run is done; 1 stopped for the budget, or with --once an alarm; 2 bad input; with a
+    command, that command's own.
+    """
+    once, as_json = options["once"], options["as_json"]
+    if once and command_line:
+        raise BadInput("--once: got it with a command, expected one of them", "leave one of them out")
+    settings = _settings(options)
+    child = _start(command_line) if command_line else None
+    try:
+        path = _wait_for_run(root, word, child)
+        if path is None:
+            return 1 if child is None else child.wait()
+        watcher = _watcher(path, options, settings)
+        if once:
+            look = watcher.look()
+            show(json.dumps(look.to_json()) if as_json else _page(look, settings["currency"]))
+            return 1 if look.alarmed else 0
+        return _loop(watcher, child, options, settings)
+    except BaseException:
+        if child is not None and child.poll() is None:
+            child.send_signal(signal.SIGTERM)  # what it has trained is saved
+            child.wait()
+        raise
+
+
+def _settings(options: dict[str, Any]) -> dict[str, Any]:
+    """The options as numbers; BadInput for what makes no sense."""
+    found: dict[str, Any] = {
+        name: parse_duration(options[name], f"--{name}") for name in ("idle", "start", "poll", "save")
+    }
+    found["stop"] = parse_duration(options["stop_time"], "--stop")
+    found["unit"] = parse_duration(options["billing_unit"], "--billing-unit")
+    found["segment"] = (
+        None if options["interval"] is None else parse_duration(options["interval"], "--interval")
+    )
+    found["dead_man"] = (
+        None if options["dead_man"] is None else parse_duration(options["dead_man"], "--dead-man")
+    )
+    for name in ("poll", "unit"):
+        if found[name] <= 0:
+            raise BadInput(f"--{'billing-unit' if name == 'unit' else name}: got 0 s, expected longer")
+    price = None if options["price"] is None else parse_price(options["price"], "--price")
+    if price is None and options["budget"] is not None:
+        raise BadInput("--budget: got no --price, expected what a GPU hour costs you", "give --price")
+    found["currency"] = "" if price is None else price.currency
+    found["price"] = None if price is None else price.amount * parse_count(options["gpus"], "--gpus") / 3600
+    for name in ("spent", "reserve", "budget"):
+        text = options[name]
+        found[name] = None if text is None else parse_price(text, f"--{name}").amount
+    return found
+
+
+def _start(words: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    """Start the command; its output goes where ours goes."""
+    try:
+        return subprocess.Popen(list(words))
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise BadInput(
+            f"command: got {reason} for `{words[0]}`, expected a program that can be started"
+        ) from None
+
+
+def _wait_for_run(root: str, word: str | None, child: subprocess.Popen[bytes] | None) -> Path | None:
+    """The directory of the run; of a command that was just started, as soon as it opens one."""
+    from loadsheet.history.index import find, run_paths
+
+    if word is not None and child is None:
+        return find(root, word).path
+    began = time.time() - 1
+    while True:
+        paths = run_paths(root) if os.path.isdir(root) else []
+        times = {path: _written(path) for path in paths}
+        fresh = [p for p, t in times.items() if child is None or t >= began]
+        if word is not None:
+            fresh = [p for p in fresh if p.name.startswith(word) or p == Path(word)]
+        if fresh:
+            return max(fresh, key=lambda p: times[p])
+        if child is None:
+            raise BadInput(
+                f"--runs: got no run in `{root}`, expected one", "--runs DIR or --run PATH names it"
+            )
+        if child.poll() is not None:
+            warn(
+                f"the command ended with status {child.returncode} and opened no run in `{root}`: nothing was watched"
+            )
+            return None
+        time.sleep(0.2)
+
+
+def _written(path: Path) -> float:
+    """When something last happened there."""
+    newest = 0.0
+    for name in ("log.jsonl", "lock"):
+        with contextlib.suppress(OSError):
+            newest = max(newest, (path / name).stat().st_mtime)
+    return newest
+
+
+def _watcher(path: Path, options: dict[str, Any], s: dict[str, Any]) -> Watcher:
+    from loadsheet.cloud.watch.look import Watcher
+    from loadsheet.cloud.watch.meter import Cap, Meter
+
+    meter = cap = None
+    if s["price"] is not None:
+        journal = Path(options["journal"]) if options["journal"] else path / "watch.jsonl"
+        meter = Meter(journal, s["price"], unit=s["unit"], before=s["spent"], every=max(s["poll"], 10.0))
+        if s["budget"] is not None:
+            cap = Cap(s["budget"], s["reserve"], s["save"], s["poll"], s["stop"])
+    return Watcher(
+        path,
+        metric=options["metric"],
+        window=s["idle"],
+        start=s["start"],
+        meter=meter,
+        cap=cap,
+        segment=s["segment"],
+    )
+
+
+def _loop(
+    watcher: Watcher, child: subprocess.Popen[bytes] | None, options: dict[str, Any], s: dict[str, Any]
+) -> int:
+    """Look until the run is done, the command has ended, the budget is used, or we are told to stop."""
+    from loadsheet.cloud.watch.act import DeadMan, run_shutdown
+
+    guard = None if s["dead_man"] is None else DeadMan(s["dead_man"])
+    ended = threading.Event()
+    _handle_signals(child, ended)
+    shown = _Shown(s["currency"], options["as_json"])
+    gone_since: float | None = None
+    status = 0
+    while True:
+        look = watcher.look()
+        shown.look(look)
+        now = time.monotonic()
+        if guard is not None and not look.alarmed:
+            guard.put_off(now)
+        if look.stop is not None:
+            status = _stop(watcher.path, child, s)
+            break
+        if child is not None and child.poll() is not None:
+            status = child.returncode if child.returncode >= 0 else 128 - child.returncode
+            break
+        if look.done and child is None:
+            break
+        gone_since = (gone_since or now) if any(f.id == "process" for f in look.findings) else None
+        if options["then_shutdown"] and gone_since is not None and now - gone_since >= s["idle"]:
+            status = 1
+            break
+        _rest(child, ended, s["poll"])
+        if ended.is_set():
+            shown.clear()
+            return 0
+    shown.clear()
+    if options["then_shutdown"]:
+        run_shutdown("-h", "now", "loadsheet watch")
+    return status
+
+
+def _rest(child: subprocess.Popen[bytes] | None, ended: threading.Event, seconds: float) -> None:
+    """Wait until the next look, or until the command has ended."""
+    if child is None:
+        ended.wait(seconds)
+        return
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(seconds)
+
+
+def _stop(path: Path, child: subprocess.Popen[bytes] | None, s: dict[str, Any]) -> int:
+    from loadsheet.cloud.watch.act import owner, stop
+    from loadsheet.run.lock import in_use
+
+    patience = s["save"] + s["stop"]
+    if child is not None:
+        stop(child.pid, lambda: child.poll() is None, patience)
+        code = child.wait()
+        return code if code >= 0 else 128 - code
+    pid = owner(path)
+    if pid is not None:
+        stop(pid, lambda: in_use(path / "lock") is not False, patience)
+    return 1
+
+
+def _handle_signals(child: subprocess.Popen[bytes] | None, ended: threading.Event) -> None:
+    """What we are told, the command is told; Ctrl-C reaches it without us, and it saves first."""
+
+    def told(number: int, _: object) -> None:
+        if child is None:
+            ended.set()
+        elif child.poll() is None and number != signal.SIGINT:
+            child.send_signal(number)
+
+    for number in (*_FORWARDED, signal.SIGINT):
+        signal.signal(number, told)
+
+
+class _Shown:
+    """What a person sees: a line when something begins or is over, and on a terminal how it goes."""
+
+    def __init__(self, currency: str, as_json: bool) -> None:
+        self.currency = currency
+        self.as_json = as_json
+        self.before: dict[str, str] = {}
+        self.line = sys.stderr.isatty() and not as_json and os.environ.get("TERM") != "dumb"
+
+    def look(self, look: Look) -> None:
+        if self.as_json:
+            show(json.dumps(look.to_json()))
+            return
+        self.clear()
+        clock = time.strftime("%H:%M:%S", time.localtime(look.time))
+        found = {f.id: f"{f.level}: {f.text}" for f in look.findings}
+        for name, text in found.items():
+            if name not in self.before:
+                show(f"{clock} {text}")
+        for name in self.before.keys() - found.keys():
+            show(f"{clock} over: {name}")
+        self.before = found
+        if self.line:
+            with contextlib.suppress(OSError, ValueError):
+                columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+                sys.stderr.write(_status(look, self.currency)[: columns - 1])
+                sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self.line:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
+
+
+def _status(look: Look, currency: str) -> str:
+    """How it goes, in one line."""
+    of = "" if look.total is None else f"/{look.total:,}"
+    parts = [f"step {look.step + 1:,}{of}", f"attempt {look.attempt}"]
+    if look.spent is not None:
+        parts.append(f"{format_money(look.spent, currency)} so far")
+    if look.room is not None:
+        parts.append(f"budget lasts {format_duration(max(look.room, 0.0))}")
+    parts.append(
+        "done" if look.done else f"{len(look.findings)} findings" if look.findings else "all is well"
+    )
+    return " · ".join(parts)
+
+
+def _page(look: Look, currency: str) -> str:
+    """One look as a page."""
+    lines = [f"{look.run}: {_status(look, currency)}"]
+    lines += [f"{f.level}: {f.text}" for f in look.findings]
+    lines += [f"unknown: {text}" for text in look.unknown]
+    return "\n".join(lines)
