@@ -37,9 +37,9 @@ SURFACE = {
         "--seq --spot --stack --strict --targets --task --tokens --upcast --weights"
     ),
     "preflight": (
-        "--answer --checkpoint-bytes --checkpoint-dir --data --every --explain --gpus --html --json --keep "
-        "--list --mirror --notice --only --phase --pid --price --runs --sheet --skip --strict --timeout --who "
-        "--workers"
+        "--account --answer --aws-policy --checkpoint-bytes --checkpoint-dir --data --every --explain --gpus "
+        "--html --instance-type --instances --json --keep --list --mirror --notice --only --phase --pid --price "
+        "--region --runs --sheet --skip --spot --strict --subnet --timeout --volume --who --workers"
     ),
     "rehearse": "LINE --json --notice --scratch --timeout",
     "runs": "",

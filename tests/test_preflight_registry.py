@@ -447,7 +447,7 @@ def test_lines_keep_to_the_width(width: int) -> None:
 def test_the_json_has_the_keys_of_the_design(tmp_path: Path) -> None:
     """`checks` with exactly six keys each, in the order of the checks, and no NaN."""
     found = to_json(hostile(), Inputs())
-    assert set(found) == {"schema", "checks", "inputs"}
+    assert set(found) == {"schema", "checks", "not_asked", "inputs"}
     keys = ["id", "phase", "state", "why", "evidence", "next"]
     assert all(list(row) == keys for row in found["checks"])
     assert [row["id"] for row in found["checks"]] == [c.id for c, _ in hostile()]

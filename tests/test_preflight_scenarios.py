@@ -39,7 +39,7 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: Offline) -> R
 def found(*words: str, code: int) -> dict[str, dict[str, Any]]:
     """The checks of `--json`, by id."""
     data = json.loads(answered("preflight", *words, "--json", code=code).stdout)
-    assert list(data) == ["schema", "checks", "inputs"]
+    assert list(data) == ["schema", "checks", "not_asked", "inputs"]
     return {row["id"]: row for row in data["checks"]}
 
 

@@ -42,6 +42,20 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "unknown": "cyan", "
 @click.option("--workers", help="Loader processes. [4]")
 @click.option("--gpus", help="GPUs that the training takes. [from the sheet]")
 @click.option("--price", help="Your price per GPU hour, such as 2.5 or `2.50 USD`.")
+@click.option(
+    "--account", multiple=True, help="Ask this account, too: aws, gcp, azure; may be repeated. [none]"
+)
+@click.option("--region", multiple=True, help="Where the machine is to be; may be repeated. [as configured]")
+@click.option(
+    "--instance-type", help="The machine to rent, such as g5.xlarge: is the quota enough, does it fit?"
+)
+@click.option("--instances", help="How many of them. [1]")
+@click.option("--spot", is_flag=True, help="As spot. [on-demand]")
+@click.option("--subnet", help="AWS: the subnet of the machine, for its zone and its way to S3.")
+@click.option("--volume", help="AWS: a volume that the machine is to use.")
+@click.option(
+    "--aws-policy", is_flag=True, help="Print the policy that lets `--account aws` look, and nothing else."
+)
 @click.option("--pid", help="A training that runs already: would it survive a closed session?")
 @click.option(
     "--only", multiple=True, metavar="ID", help="Only this check, or family (`secrets`); may be repeated."
@@ -61,11 +75,13 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "unknown": "cyan", "
 def command(**given: Any) -> int:
     """The checklist before, during and after renting: what would cost time, money or data.
 
-    Looks at this folder, its repository and this machine; nothing of the repository is executed. Each line
-    appears when its check is done. A check that cannot look says `unknown` and why, never `ok`.
+    Looks at this folder, its repository and this machine; nothing of the repository is executed. An account
+    is asked only with --account, and never changed. Each line appears when its check is done. A check that
+    cannot look says `unknown` and why, never `ok`.
 
     Exit status: 0 nothing fails (--strict: and nothing is open), 1 something fails, 2 usage.
     """
+    from loadsheet.cloud.accounts import asked_for, not_asked
     from loadsheet.cloud.carry_out import carry_out
     from loadsheet.cloud.checklist import PHASES
     from loadsheet.cloud.context import Context
@@ -75,6 +91,12 @@ def command(**given: Any) -> int:
     for phase in given["phase"]:
         if phase not in PHASES:
             raise UnknownKey(phase, PHASES, "phase")
+    if given["aws_policy"]:
+        from loadsheet.cloud.aws.operations import PREFLIGHT
+        from loadsheet.cloud.aws.session import policy
+
+        show_json(policy(PREFLIGHT))
+        return 0
     checks = select(given["only"], given["skip"], given["phase"])
     if given["as_list"]:
         _list(checks, given["as_json"])
@@ -86,6 +108,7 @@ def command(**given: Any) -> int:
     if given["answer"]:
         note(given["answer"], given["who"], context)
         return 0
+    checks, left = asked_for(checks, context.inputs.accounts, given["only"])
     page = Path(given["html"]) if given["html"] else None
     if page is not None and not page.parent.is_dir():
         raise BadInput(f"--html: got {shorten(given['html'])}, expected a file in a folder that exists")
@@ -98,9 +121,10 @@ def command(**given: Any) -> int:
                     show(_styled(entry, result, given["explain"]))
     results = [found[entry.id] for entry in checks]
     if given["as_json"]:
-        show_json(to_json(results, context.inputs))
+        show_json(to_json(results, context.inputs, left))
     else:
-        for line in [*summary(results, width()), *starred(context.inputs, width())]:
+        rest = not_asked(left, context.inputs.accounts)
+        for line in [*summary(results, width(), rest), *starred(context.inputs, width())]:
             show(line)
     if page is not None:
         from loadsheet.cloud.page_html import page as make_page
@@ -171,6 +195,7 @@ def _list(checks: list[Check], as_json: bool) -> None:
 
 def inputs(given: dict[str, Any]) -> Inputs:
     """The options as figures in base units; BadInput for what is none."""
+    from loadsheet.cloud.accounts import parse_accounts
     from loadsheet.cloud.context import Inputs
     from loadsheet.money.price import parse_price
 
@@ -178,7 +203,7 @@ def inputs(given: dict[str, Any]) -> Inputs:
     for name in ("runs", "checkpoint_dir", "sheet"):
         if given[name] is not None:
             values[name] = Path(given[name])
-    for name in ("keep", "workers", "gpus", "pid"):
+    for name in ("keep", "workers", "gpus", "pid", "instances"):
         if given[name] is not None:
             zero = name == "workers" and str(given[name]).strip() == "0"
             values[name] = 0 if zero else parse_count(given[name], f"--{name}")
@@ -191,8 +216,15 @@ def inputs(given: dict[str, Any]) -> Inputs:
         values["price"] = parse_price(given["price"])
     if given["data"]:
         values["data"] = tuple(given["data"])
-    if given["mirror"] is not None:
-        values["mirror"] = given["mirror"]
+    for name in ("mirror", "instance_type", "subnet", "volume"):
+        if given[name] is not None:
+            values[name] = given[name]
+    if given["spot"]:
+        values["spot"] = True
+    if given["account"]:
+        values["accounts"] = parse_accounts(given["account"])
+    if given["region"]:
+        values["regions"] = tuple(given["region"])
     return replace(Inputs(), **values, given=frozenset(values))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from loadsheet.cloud.checklist import CannotLook, Check, Result, not_applicable, ok, unknown
 from loadsheet.cloud.context import Context
@@ -25,7 +25,10 @@ def carry_out(checks: Iterable[Check], context: Context) -> Iterator[tuple[Check
     """Each check with its result, as they are done; each once, whatever happens in it."""
     checks = list(checks)
     results: dict[str, Result] = {}
-    settling = {question: c.id for c in checks for question in c.settles}
+    settling: dict[str, list[str]] = {}
+    for c in checks:
+        for question in c.settles:
+            settling.setdefault(question, []).append(c.id)
     held: dict[str, Result] = {c.id: c.look(context) for c in checks if c.only_asks}
     for entry, result in _looked([c for c in checks if not c.only_asks], context):
         results[entry.id] = result
@@ -35,12 +38,8 @@ def carry_out(checks: Iterable[Check], context: Context) -> Iterator[tuple[Check
             yield entry, answered(entry, result, context)
     for entry in checks:
         if entry.id in held:
-            other = settling.get(entry.id, "")
-            yield (
-                entry,
-                settled(held[entry.id], other, results.get(other))
-                or answered(entry, held[entry.id], context),
-            )
+            others = {other: results[other] for other in settling.get(entry.id, ())}
+            yield entry, settled(others) or answered(entry, held[entry.id], context)
 
 
 def _looked(checks: list[Check], context: Context) -> Iterator[tuple[Check, Result]]:
@@ -108,10 +107,15 @@ def answered(entry: Check, result: Result, context: Context) -> Result:
     return context.answers.apply(entry, result, context)
 
 
-def settled(result: Result, other: str, found: Result | None) -> Result | None:
-    """What another check has found out in the place of a question; None if it could not look either."""
-    if found is None or found.state in {"unknown", "not_applicable"}:
+def settled(others: Mapping[str, Result]) -> Result | None:
+    """What other checks have found out in the place of a question; None unless all of them could look."""
+    states = {result.state for result in others.values()}
+    if not states or "unknown" in states or states == {"not_applicable"}:
         return None
-    if found.state == "ok":
-        return ok(*found.evidence, {"fact": f"answered by {other}"})
-    return not_applicable({"fact": f"looked at by {other}: {found.state}, see there"})
+    names = ", ".join(others)
+    if states <= {"ok", "not_applicable"}:
+        rows = [row for result in others.values() for row in result.evidence]
+        return ok(*rows, {"fact": f"answered by {names}"})
+    worst = "fail" if "fail" in states else "warn"
+    at = ", ".join(id for id, result in others.items() if result.state == worst)
+    return not_applicable({"fact": f"looked at by {at}: {worst}, see there"})

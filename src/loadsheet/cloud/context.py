@@ -43,6 +43,13 @@ class Inputs:
     gpus: int | None = None
     price: Price | None = None
     pid: int | None = None  # a training that runs already
+    accounts: tuple[str, ...] = ()  # aws, gcp, azure: looked at only where asked
+    regions: tuple[str, ...] = ()  # of a provider, by its own names
+    instance_type: str | None = None
+    instances: int = 1
+    spot: bool = False
+    subnet: str | None = None
+    volume: str | None = None
     #: names of the fields that were given
     given: frozenset[str] = field(default=frozenset())
     #: names of the fields that got a star

@@ -81,8 +81,8 @@ def lines(entry: Check, result: Result, width: int, *, explain: bool = False) ->
     return shown
 
 
-def summary(results: Iterable[tuple[Check, Result]], width: int) -> list[str]:
-    """How many of each, which ones to act on, and how to answer what is asked."""
+def summary(results: Iterable[tuple[Check, Result]], width: int, left_out: str = "") -> list[str]:
+    """How many of each, which ones to act on, how to answer what is asked, and what nobody asked for."""
     results = list(results)
     counts = Counter(result.state for _, result in results)
     asked = [c.id for c, result in results if c.question and result.state == "unknown"]
@@ -107,6 +107,8 @@ def summary(results: Iterable[tuple[Check, Result]], width: int) -> list[str]:
             "notes the answer, with its date, in .loadsheet/answers.json.",
             width,
         )
+    if left_out:
+        shown += wrap(left_out, width)
     return shown
 
 
@@ -118,13 +120,20 @@ def starred(inputs: Inputs, width: int) -> list[str]:
         "notice": f"--notice {format_duration(inputs.notice)}",
         "workers": f"--workers {inputs.workers}",
         "runs": f"--runs {one_line(str(inputs.runs))}",
+        "instances": f"--instances {inputs.instances}",
+        "spot": "on-demand, not --spot",
     }
     used = [text for name, text in values.items() if name in inputs.starred]
     return wrap("* defaulted: " + ", ".join(used), width, "  ") if used else []
 
 
-def to_json(results: Iterable[tuple[Check, Result]], inputs: Inputs) -> dict[str, Any]:
-    """The answer of `--json`; the order of the checks is theirs, not the one in which they were done."""
+def to_json(
+    results: Iterable[tuple[Check, Result]], inputs: Inputs, not_asked: Iterable[Check] = ()
+) -> dict[str, Any]:
+    """The answer of `--json`; the order of the checks is theirs, not the one in which they were done.
+
+    `not_asked`: checks of accounts that were not to be looked at.
+    """
     return {
         "schema": SCHEMA,
         "checks": [
@@ -138,5 +147,6 @@ def to_json(results: Iterable[tuple[Check, Result]], inputs: Inputs) -> dict[str
             }
             for entry, result in results
         ],
+        "not_asked": [entry.id for entry in not_asked],
         "inputs": inputs.shown(),
     }

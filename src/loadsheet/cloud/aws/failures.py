@@ -161,5 +161,5 @@ def _refused(error: Any, service: str, operation: str, region: str) -> CallFaile
 def no_credentials(region: str = "") -> CallFailed:
     """Nothing in the environment or in the files of AWS says who asks."""
     text = "no credentials of AWS in the environment or in ~/.aws"
-    how = f"{_LOGIN}; a rented machine's own role is used with `AWS_EC2_METADATA_DISABLED=false`"
+    how = "`aws sso login`, `AWS_PROFILE=…`, or a machine's own role: `AWS_EC2_METADATA_DISABLED=false`"
     return CallFailed(text, how, kind="credentials", region=region)

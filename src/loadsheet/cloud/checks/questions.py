@@ -6,7 +6,7 @@ question.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from loadsheet.cloud.checklist import Result, unknown
 from loadsheet.cloud.context import Context
@@ -49,15 +49,19 @@ ask(
 )
 def alerts(context: Context) -> Result:
     """The question, and how much is spent before the first alert can know of it."""
+    return unknown(unseen(context)[0])
+
+
+def unseen(context: Context) -> tuple[dict[str, Any], float | None]:
+    """How late alerts are, and the most that is spent before the first, in the price's currency; None without one."""
     price = context.inputs.price
+    late = f"alerts are {_LATE[0]} to {_LATE[1]} hours late"
     if not isinstance(price, Price):
-        return unknown(
-            f"alerts are {_LATE[0]} to {_LATE[1]} hours late: with `--price` it is said what that costs"
-        )
+        return {"fact": f"{late}: with `--price` it is said what that costs"}, None
     gpus = context.inputs.gpus or 1
     low, high = (price.amount * gpus * hours for hours in _LATE)
     text = f"{format_money(low)} to {format_money(high, price.currency)} unseen at your price"
-    return unknown({"fact": f"alerts are {_LATE[0]} to {_LATE[1]} hours late: {text}", "unseen_cost": high})
+    return {"fact": f"{late}: {text}", "unseen_cost": high}, high
 
 
 ask(

@@ -1,0 +1,148 @@
+"""Amazon: who asks, with which rights, and whether Amazon itself thinks that a key is public."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from loadsheet.cloud.aws.failures import CallFailed
+from loadsheet.cloud.aws.looked import Caller, account, attached, caller, shown
+from loadsheet.cloud.checklist import CannotLook, Result, fail, not_applicable, ok, unknown, warn
+from loadsheet.cloud.context import Context
+from loadsheet.cloud.registry import check
+
+#: managed policies of AWS with which one may do everything, or give oneself the right to
+_ALL: Final = frozenset({"AdministratorAccess", "AdministratorAccess-Amplify", "IAMFullAccess"})
+#: what only an administrator should be able to do, and what whoever rents must be able to do
+_RISKY: Final = ("iam:CreateUser", "iam:AttachUserPolicy", "iam:CreateAccessKey")
+_NEEDED: Final = ("ec2:TerminateInstances",)
+_QUARANTINE: Final = "AWSCompromisedKeyQuarantine"
+#: docs.aws.amazon.com/aws-managed-policy/latest/reference, 2026-11: the first has no number
+_VERSIONS: Final = ("", "V2", "V3", "V4")
+_ROTATE: Final = (
+    "make a new key, put it where the old one was used, delete the old one, look for what was started with it "
+    "(every region); leave the policy attached until then, and answer AWS's case"
+)
+
+
+@check(
+    "aws.caller",
+    phase="before",
+    needs="account",
+    slow=True,
+    why="a key of the owner (root) cannot be limited, and one of a user works until somebody deletes it",
+)
+def who(context: Context) -> Result:
+    """Who asks: the owner (root), a user with a key that does not end, or a role whose keys do."""
+    found = caller(context)
+    row: dict[str, Any] = {"fact": found.arn, "arn": found.arn, "account": found.account, "kind": found.kind}
+    at = account(context).endpoint
+    rows = [row, f"asked at {at}, not at AWS"] if at else [row]
+    if found.kind == "root":
+        return fail(
+            *rows, "this is the owner (root)", next="make a role or user for daily work, and use that"
+        )
+    if found.kind == "user":
+        text = "a user's key works until it is deleted; keys of a role end by themselves"
+        return warn(
+            *rows, text, next="log in through IAM Identity Center (`aws configure sso`), or take a role"
+        )
+    if found.kind in {"role", "federated"}:
+        return ok(*rows)
+    return unknown(*rows, "neither root, user nor role")
+
+
+@check(
+    "aws.rights",
+    phase="before",
+    needs="account",
+    slow=True,
+    settles=("account.restricted",),
+    why="with the key of an administrator a thief rents machines everywhere, and makes keys of his own",
+)
+def rights(context: Context) -> Result:
+    """Whether the caller may do everything, by the policies attached and by what IAM's simulator says."""
+    found = caller(context)
+    if found.kind == "root":
+        return fail("the owner (root) may do everything", next="use a role or user with few rights")
+    if found.kind not in {"user", "role"}:
+        return unknown(f"the rights of {found.arn} are not looked into")
+    refused = ""
+    try:
+        names = attached(context)
+    except CallFailed as error:
+        names, refused = [], str(error)
+    full = [f"{name} (of {via})" for name, _, via in names if name in _ALL]
+    if found.name.startswith("AWSReservedSSO_AdministratorAccess_"):
+        full.append(f"the permission set of {found.name}")
+    if full:
+        return warn({"fact": f"may do everything: {shown(full)}", "policies": full}, next=_less(found))
+    return _simulated(context, found, refused)
+
+
+def _less(found: Caller) -> str:
+    return f"a {found.kind} that may rent, look at and end machines, and nothing in IAM"
+
+
+def _simulated(context: Context, found: Caller, refused: str) -> Result:
+    """What IAM says that the caller may do; without that there is no verdict: policies can be long."""
+    asked = (*_RISKY, *_NEEDED)
+    rows = account(context).items(
+        "iam",
+        "simulate_principal_policy",
+        "EvaluationResults",
+        PolicySourceArn=found.principal,
+        ActionNames=list(asked),
+    )
+    decisions = {str(row.get("EvalActionName")): str(row.get("EvalDecision")) for row in rows}
+    if set(asked) - set(decisions):
+        raise CannotLook(
+            f"IAM's simulator did not say whether {shown(set(asked) - set(decisions))} is allowed"
+        )
+    may = [action for action in _RISKY if decisions[action] == "allowed"]
+    row = {"fact": f"may {shown(may)}" if may else f"may not {shown(_RISKY)}", "decisions": decisions}
+    notes = [refused] if refused else []
+    if may:
+        return warn(row, *notes, next=_less(found))
+    if decisions[_NEEDED[0]] != "allowed":
+        text = "may not end machines (ec2:TerminateInstances), as far as the simulator knows without tags"
+        return warn(row, text, *notes, next="allow it: else you cannot stop the bill")
+    return ok(row, *notes)
+
+
+@check(
+    "aws.quarantine",
+    phase="before",
+    needs="account",
+    slow=True,
+    why="Amazon looks for keys in public repositories, and takes rights from those it finds",
+)
+def quarantine(context: Context) -> Result:
+    """Whether a policy AWSCompromisedKeyQuarantine… is attached to the caller, or to anybody in the account."""
+    hit: list[str] = []
+    refused: list[CannotLook] = []
+    found = caller(context)
+    try:
+        hit += [f"{name} on {via}" for name, _, via in attached(context) if name.startswith(_QUARANTINE)]
+    except CallFailed as error:
+        refused.append(error)
+    for version in _VERSIONS:
+        arn = f"arn:{found.partition}:iam::aws:policy/{_QUARANTINE}{version}"
+        try:
+            for page in account(context).pages("iam", "list_entities_for_policy", PolicyArn=arn):
+                for kind in ("User", "Role", "Group"):
+                    entities = page.get(f"Policy{kind}s") or ()
+                    name = f"{kind}Name"
+                    hit += [f"{_QUARANTINE}{version} on {kind.lower()} {entity[name]}" for entity in entities]
+        except CallFailed as error:
+            if error.kind != "missing":  # a version that there is not
+                refused.append(error)
+                break
+    hit = list(dict.fromkeys(hit))
+    if hit:
+        text = f"AWS holds a key for public: {shown(hit)}"
+        return fail({"fact": text, "attached": hit}, next=f"do not detach it: {_ROTATE}")
+    if refused:
+        raise refused[0]
+    if found.kind == "other":
+        return not_applicable("nobody that policies could be attached to")
+    return ok("no quarantine policy is attached to anybody")
