@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import gc
 import inspect
-import site
 import sys
-import sysconfig
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import torch
+
+from loadsheet.run.tell import written_by_user
 
 #: things looked at, entries of one container: a walk must be over in a moment
 _MOST: Final = 100_000
@@ -24,23 +23,6 @@ _PLAIN: Final = (int, float, complex, bool, str, bytes, bytearray, type(None), t
 _CLOSED: Final = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType)
 #: of the standard library, what holds things for others
 _OPEN: Final = {"builtins", "collections", "functools", "itertools", "types", "random", "argparse"}
-_OURS: Final = str(Path(__file__).resolve().parent.parent) + "/"
-
-
-def _libraries() -> tuple[str, ...]:
-    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    with_user = {*paths, *site.getsitepackages(), site.getusersitepackages()}
-    return tuple(f"{path}/" for path in with_user if path)
-
-
-_LIBRARIES: Final = _libraries()
-
-
-def written_by_user(file: str | None) -> bool:
-    """Whether code is neither ours nor a library's; what was typed in has no file, or one in brackets."""
-    if file is None or file.startswith("<"):
-        return not str(file).startswith("<frozen")
-    return not file.startswith((_OURS, *_LIBRARIES))
 
 
 def user_frames() -> list[types.FrameType]:
