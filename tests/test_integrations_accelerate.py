@@ -144,7 +144,7 @@ def test_what_cannot_be_logged(tmp_path: Path) -> None:
     tracker = LoadsheetTracker(tmp_path)
     accelerator = accelerate.Accelerator(cpu=True, log_with=tracker)
     accelerator.init_trackers("test", config={})
-    with pytest.warns(RunWarning, match=r"not recorded: log\.picture: got a object"):
+    with pytest.warns(RunWarning, match=r"not recorded: log\.picture: got an object"):
         accelerator.log({"loss": 1.0, "picture": object(), "step": 3}, step=4)
     with pytest.warns(RunWarning, match="values of step 2 after step 4"):
         accelerator.log({"loss": 2.0}, step=2)
