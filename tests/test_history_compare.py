@@ -147,11 +147,12 @@ def test_sparklines() -> None:
     """Eight levels from the lowest to the highest; one scale for all; a space where there is nothing."""
     line = curve([float(n) for n in range(8)], [float(n) for n in range(8)])
     assert sparkline(line, 0, 8, 0, 8, 8) == "▁▂▃▄▅▆▇█"
-    assert (
-        sparkline(line, 0, 7, 0, 7, 4) == "▁▃▆█"
-    )  # means 0.5, 2.5, 4.5 and 6.5 of 7, in eighths 0, 2, 5 and 7
+    # means 0.5, 2.5, 4.5 and 6.5 of 7, in eighths 0, 2, 5 and 7
+    assert sparkline(line, 0, 7, 0, 7, 4) == "▁▃▆█"
     assert sparkline(curve([0.0, 1.0], [5.0, 5.0]), 5, 5, 0, 1, 2) == "▅▅"
     assert sparkline(curve([9.0], [1.0]), 0, 1, 0, 9, 3) == "  █"
+    huge = curve([0.0, 0.0, 1.0], [1.7e308, 1.7e308, -1.7e308])  # sums and differences of these are infinite
+    assert sparkline(huge, -1.7e308, 1.7e308, 0, 1, 2) == "█▁"
 
 
 def test_tokens_seen() -> None:

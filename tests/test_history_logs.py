@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,6 +152,8 @@ DAMAGE = {
     "a time that is none": b'{"step":4,"attempt":1,"time":"then","loss":0.5}\n',
     "an event of odd types": b'{"event":"resume","attempt":"x","from":null,"time":[]}\n',
     "a plan of odd types": b'{"event":"steps","attempt":1,"total":"many"}\n',
+    "an attempt beyond all numbers": b'{"step":4,"attempt":' + b"9" * 40 + b',"time":1e9,"loss":0.5}\n',
+    "a resume beyond all numbers": b'{"event":"resume","attempt":2,"time":1e9,"from":' + b"9" * 40 + b"}\n",
     "half a line": b'{"step":5,"att',
 }
 
@@ -164,8 +167,15 @@ def test_damaged_lines_do_not_matter_to_the_others(tmp_path: Path, damage: str) 
     found = summarise(path)
     assert (found.metrics["loss"].max, found.metrics["loss"].max_step) == (3.0, 0)
     assert found.metrics["loss"].last in (2.0, 0.5)
-    silent = {"a time that is none", "an event of odd types", "a plan of odd types", "half a line"}
+    silent = {
+        "a time that is none",
+        "an event of odd types",
+        "a plan of odd types",
+        "half a line",
+        "an attempt beyond all numbers",
+    }
     assert (damage not in silent) == bool(found.problems), found.problems
+    msgspec.msgpack.encode(read_pass(path))  # what the index does with it
 
 
 def test_steps_that_go_back_without_a_resume(tmp_path: Path) -> None:

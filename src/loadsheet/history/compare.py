@@ -159,7 +159,8 @@ def sparkline(curve: Curve, low: float, high: float, begin: float, end: float, w
             cells.append(" ")
             continue
         share = 0.5 if high <= low else (total / count - low) / (high - low)
-        cells.append(_BARS[min(max(int(share * 8), 0), 7)])
+        share = 1.0 if math.isnan(share) else min(max(share, 0.0), 1.0)  # sums of 1e308 are infinite
+        cells.append(_BARS[min(int(share * 8), 7)])
     return "".join(cells)
 
 

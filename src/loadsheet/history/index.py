@@ -14,7 +14,7 @@ import stat
 import struct
 import time
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,7 +83,8 @@ def _rows(
         if row is None:
             row, found = read_again(path, base, known.pass_of(name) if stored is not None else None)
             mark = signature if newest < untrusted else b""
-            known.changed.append((name, mark, _stored(row), _encode(found)))
+            with suppress(*_UNFIT):  # a number or text that the index cannot hold
+                known.changed.append((name, mark, _stored(row), _encode(found)))
             if progress is not None:
                 progress(number, len(paths))
         rows.append(dataclasses.replace(row, state="running") if running(row) else row)
@@ -215,6 +216,7 @@ _decode_pass: Final = msgspec.msgpack.Decoder(Pass).decode
 _to_text: Final = msgspec.json.Encoder().encode
 _of_text: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _BROKEN: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, TypeError)
+_UNFIT: Final = (OverflowError, ValueError, *_BROKEN)
 
 
 def _stored(row: RunRow) -> bytes:

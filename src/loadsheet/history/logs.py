@@ -181,10 +181,13 @@ class _Fold:
         life = born(event, self._lives)
         if life is not None:
             start = event["from"]
+            if not (0 <= start < _NEVER and abs(life[0]) < _NEVER):
+                self.found.damaged += 1
+                return
             self.found.attempt = life[0]
             summary.resumes += self.found.lives > 0
             self.found.lives += 1
-            summary.lost_steps += max(self._highest + 1 - start, 0)
+            summary.lost_steps = min(summary.lost_steps + max(self._highest + 1 - start, 0), _NEVER)
             self._highest = min(self._highest, start - 1)
             summary.resumed_from = start
             summary.ending = ""
@@ -263,7 +266,9 @@ class _Fold:
     def _seen(self, line: dict[str, Any]) -> bool:
         """Note when an attempt was alive; False if the line does not say."""
         attempt, time = line.get("attempt"), line.get("time")
-        if type(attempt) is not int or not isinstance(time, int | float) or not 0 < time < 1e12:
+        if type(attempt) is not int or not 0 <= attempt < _NEVER or not isinstance(time, int | float):
+            return False
+        if not 0 < time < 1e12:
             return False
         times = self.found.summary.times
         known = times.get(attempt)
