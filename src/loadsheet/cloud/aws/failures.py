@@ -45,7 +45,8 @@ _CODES: Final[dict[str, Kind]] = {
     ),
     **dict.fromkeys(
         (
-            "404", "NoSuchBucket", "NoSuchEntity", "NoSuchResourceException", "NotFoundException",
+            "404", "InvalidInstanceType", "NoSuchBucket", "NoSuchEntity", "NoSuchResourceException",
+            "NotFoundException",
             "ResourceNotFoundException",
         ),
         "missing",
@@ -139,6 +140,8 @@ def _refused(error: Any, service: str, operation: str, region: str) -> CallFaile
     code = str(answer.get("Error", {}).get("Code", ""))[:80]
     status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     kind = _CODES.get(code) or _CODES.get(code.rpartition("#")[2], "other")
+    if code.endswith((".NotFound", "NotFound")):  # EC2: InvalidVolume.NotFound
+        kind = "missing"
     if kind == "other" and status in {401, 403}:
         kind = "denied"
     elif kind == "other" and status == 429:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
+from loadsheet.cloud.aws.failures import CallFailed
 from loadsheet.cloud.aws.session import Account
 from loadsheet.errors import one_line
 
@@ -67,7 +68,12 @@ def gpu_types(account: Account, region: str, names: tuple[str, ...] = ()) -> lis
     else:
         wanted = [{"Name": "instance-type", "Values": list(_FAMILIES)}]
         rows = account.items("ec2", "describe_instance_types", "InstanceTypes", region=region, Filters=wanted)
-    return [found for row in rows if (found := parse_type(row)) is not None]
+    try:
+        return [found for row in rows if (found := parse_type(row)) is not None]
+    except CallFailed as error:
+        if error.kind == "missing":  # a name that this region does not have
+            return []
+        raise
 
 
 def parse_type(row: Mapping[str, Any]) -> GpuType | None:

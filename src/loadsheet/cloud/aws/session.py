@@ -99,6 +99,13 @@ class Account:
                 found = self._clients[service, where] = self._make(service, where)
             return found
 
+    def forget(self, region: str) -> None:
+        """Close the clients of a region that is not asked any more: each holds memory and connections."""
+        with self._lock:
+            gone = [self._clients.pop(key) for key in list(self._clients) if key[1] == region]
+        for client in gone:
+            client.close()
+
     def _make(self, service: str, region: str) -> Any:
         from botocore.config import Config
 

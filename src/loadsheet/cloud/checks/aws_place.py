@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from loadsheet.cloud.aws.failures import CallFailed
 from loadsheet.cloud.aws.gpu_types import offered
 from loadsheet.cloud.aws.looked import account, regions, shown
 from loadsheet.cloud.aws.session import GLOBAL, Account
@@ -102,9 +103,13 @@ def volume(context: Context) -> Result:
     if wanted is None:
         return not_applicable("no `--volume` was named")
     region = regions(context)[0]
-    found = next(
-        asked.items("ec2", "describe_volumes", "Volumes", region=region, VolumeIds=[wanted], most=1), None
-    )
+    try:
+        rows_of = asked.items("ec2", "describe_volumes", "Volumes", region=region, VolumeIds=[wanted], most=1)
+        found = next(rows_of, None)
+    except CallFailed as error:
+        if error.kind != "missing":
+            raise
+        found = None
     if found is None:
         return fail(f"{wanted} is not in {region}", next="name its region: `--region`")
     zone = str(found.get("AvailabilityZone", ""))

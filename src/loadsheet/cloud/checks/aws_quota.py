@@ -35,7 +35,7 @@ def quota(context: Context) -> Result:
         return unknown(
             f"our table has no quota for {wanted}", next="look in the console: Service Quotas, EC2"
         )
-    size = vcpus(asked, [wanted], places[0])[wanted]
+    size = _size(asked, wanted, places)
     count, star = instances(context)
     need = size * count
     what = f"{count}{star} × {wanted} ({size} vCPUs) = {need} vCPUs, {market}{context.inputs.star('spot')}"
@@ -68,6 +68,17 @@ def quota(context: Context) -> Result:
         if "ok" not in states
         else warn(head, *rows, next=f"{how}; or another region")
     )
+
+
+def _size(asked: Account, wanted: str, places: list[str]) -> int:
+    """vCPUs of a type; not every region knows every type."""
+    refused: CannotLook | None = None
+    for region in places:
+        try:
+            return vcpus(asked, [wanted], region)[wanted]
+        except CannotLook as error:
+            refused = refused or error
+    raise refused or CannotLook("no region is named")
 
 
 def instances(context: Context) -> tuple[int, str]:

@@ -1,0 +1,240 @@
+"""An account of AWS on loopback: moto's server, behind a door at which answers can be changed.
+
+moto plays most calls; what it does not know (quotas, the owner's row, the simulator) or never does (refuse,
+hold up, lose a region) is put in front of it::
+
+    world.answer("service-quotas:GetServiceQuota", {"Quota": {"Value": 4.0}})
+    world.refuse("iam:GetAccountSummary", "AccessDenied", region="us-east-1")
+
+Every call that arrives is noted in `world.calls` as (region, "service:Operation").
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+
+KEY = "AKIA" + "EXAMPLEEXAMPLE"
+ACCOUNT = "123456789012"
+REGION = "us-east-1"
+#: signing name -> the name of the service in boto3, where it differs
+_SERVICES = {"servicequotas": "service-quotas", "elasticloadbalancing": "elbv2", "elasticfilesystem": "efs",
+             "tagging": "resourcegroupstaggingapi", "monitoring": "cloudwatch"}  # fmt: skip
+Answer = Callable[[dict[str, Any]], "dict[str, Any] | str | Refusal | None"]
+
+
+class Refusal:
+    """An error as AWS gives it."""
+
+    def __init__(self, code: str, status: int = 400, message: str = "no") -> None:
+        self.code, self.status, self.message = code, status, message
+
+    def body(self, service: str, is_json: bool) -> bytes:
+        """In the form of the service's protocol."""
+        inner = f"<Code>{self.code}</Code><Message>{self.message}</Message>"
+        if is_json:
+            return json.dumps({"__type": self.code, "message": self.message}).encode()
+        if service == "ec2":
+            return f"<Response><Errors><Error>{inner}</Error></Errors><RequestID>x</RequestID></Response>".encode()
+        if service == "s3":
+            return f"<Error>{inner}</Error>".encode()
+        return f"<ErrorResponse><Error>{inner}</Error><RequestId>x</RequestId></ErrorResponse>".encode()
+
+
+class World:
+    """The door: a WSGI application in front of moto's."""
+
+    def __init__(self, behind: Any) -> None:
+        self.behind = behind
+        self.calls: list[tuple[str, str]] = []
+        self.answers: dict[tuple[str, str], Answer] = {}
+        self.url = ""
+        self._lock = threading.Lock()
+
+    def answer(
+        self, operation: str, answer: dict[str, Any] | str | Refusal | Answer, region: str = ""
+    ) -> None:
+        """What an operation answers from now on: JSON, XML text, a refusal, or a function of the request."""
+        self.answers[region, operation] = answer if callable(answer) else lambda request: answer
+
+    def refuse(self, operation: str, code: str, region: str = "", status: int = 400) -> None:
+        """An operation answers with an error."""
+        self.answer(operation, Refusal(code, status), region)
+
+    @property
+    def seen(self) -> set[str]:
+        """The operations that were asked for."""
+        return {name for _, name in self.calls}
+
+    def client(self, service: str, region: str = REGION) -> Any:
+        """A client that may write, for building what is to be found."""
+        import boto3
+        from botocore.config import Config
+
+        config = Config(connect_timeout=60, read_timeout=120, retries={"total_max_attempts": 1})
+        return boto3.client(service, region_name=region, endpoint_url=self.url, config=config)
+
+    def reset(self) -> None:
+        """An empty account, and nothing changed at the door."""
+        from moto.backends import get_backend
+
+        for name in ("ec2", "iam", "sts", "budgets", "s3"):
+            get_backend(name).reset()
+        self.answers.clear()
+        self.calls.clear()
+
+    def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        """One request."""
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        environ["wsgi.input"] = io.BytesIO(body)
+        scope = re.search(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+        region, service = (scope[1], scope[2]) if scope else ("", "")
+        service = _SERVICES.get(service, service)
+        target = environ.get("HTTP_X_AMZ_TARGET", "")
+        request = _request(body, target)
+        name = target.rpartition(".")[2] or str(request.get("Action", "")) or _rest(environ)
+        with self._lock:
+            self.calls.append((region, f"{service}:{name}"))
+        for key in (
+            (region, f"{service}:{name}"),
+            ("", f"{service}:{name}"),
+            (region, service),
+            ("", service),
+        ):
+            made = self.answers[key](request) if key in self.answers else None
+            if made is not None:
+                return _given(made, service, bool(target), start)
+        answer: Iterable[bytes] = self.behind(environ, start)
+        return answer
+
+
+def _request(body: bytes, target: str) -> dict[str, Any]:
+    """The parameters of a call."""
+    if target:
+        found: dict[str, Any] = json.loads(body or b"{}")
+        return found
+    return {key: values[0] for key, values in parse_qs(body.decode(errors="replace")).items()}
+
+
+def _rest(environ: dict[str, Any]) -> str:
+    """A name for calls of S3, by their method and question."""
+    question = environ.get("QUERY_STRING", "").partition("=")[0].partition("&")[0]
+    return {"location": "GetBucketLocation"}.get(question, f"{environ['REQUEST_METHOD']} {question}".strip())
+
+
+def _given(made: Any, service: str, is_json: bool, start: Any) -> Iterable[bytes]:
+    kind = "application/x-amz-json-1.1" if is_json else "text/xml"
+    if isinstance(made, Refusal):
+        start(f"{made.status} No", [("Content-Type", kind)])
+        return [made.body(service, is_json)]
+    start("200 OK", [("Content-Type", kind)])
+    return [json.dumps(made).encode() if isinstance(made, dict) else made.encode()]
+
+
+@contextmanager
+def served() -> Iterator[World]:
+    """A world on a free port of loopback, until the end of the block."""
+    server = pytest.importorskip("moto.server")
+    from moto.moto_server.werkzeug_app import MotoRequestHandler
+    from werkzeug.serving import make_server
+
+    class Silent(MotoRequestHandler):
+        def log_request(self, *arguments: Any) -> None:
+            """Say nothing."""
+
+    world = World(server.DomainDispatcherApplication(server.create_backend_app))
+    running = make_server("127.0.0.1", 0, world, threaded=True, request_handler=Silent)
+    world.url = f"http://127.0.0.1:{running.server_address[1]}"
+    thread = threading.Thread(target=running.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield world
+    finally:
+        running.shutdown()
+        thread.join(30)
+        running.server_close()
+
+
+@pytest.fixture(scope="module")
+def aws_server() -> Iterator[World]:
+    """One server for the tests of a file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+        with served() as world:
+            yield world
+
+
+@pytest.fixture
+def world(aws_server: World, offline: object, monkeypatch: pytest.MonkeyPatch) -> World:
+    """An empty account, which the environment names; nothing else can be reached."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", aws_server.url)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    aws_server.reset()
+    return aws_server
+
+
+# --- what moto does not play -------------------------------------------------------------------------------
+
+
+def xml(operation: str, inside: str) -> str:
+    """An answer of the query protocol."""
+    return f"<{operation}Response><{operation}Result>{inside}</{operation}Result></{operation}Response>"
+
+
+def caller(rest: str, service: str = "sts") -> str:
+    """Who asks, as `get_caller_identity` says it: `root`, `assumed-role/train/me`."""
+    arn = f"arn:aws:{service}::{ACCOUNT}:{rest}"
+    return xml("GetCallerIdentity", f"<Arn>{arn}</Arn><UserId>U</UserId><Account>{ACCOUNT}</Account>")
+
+
+def summary(**figures: int) -> str:
+    """The account's summary."""
+    rows = "".join(f"<entry><key>{k}</key><value>{v}</value></entry>" for k, v in figures.items())
+    return xml("GetAccountSummary", f"<SummaryMap>{rows}</SummaryMap>")
+
+
+def decisions(*allowed: str) -> Answer:
+    """The simulator: these are allowed, all else is not."""
+
+    def answer(request: dict[str, Any]) -> str:
+        asked = [value for key, value in request.items() if key.startswith("ActionNames.member")]
+        rows = "".join(
+            f"<member><EvalActionName>{a}</EvalActionName>"
+            f"<EvalDecision>{'allowed' if a in allowed else 'implicitDeny'}</EvalDecision></member>"
+            for a in asked
+        )
+        return xml("SimulatePrincipalPolicy", f"<EvaluationResults>{rows}</EvaluationResults>")
+
+    return answer
+
+
+_COLUMNS = (
+    "user,arn,user_creation_time,password_enabled,password_last_used,mfa_active,access_key_1_active,"
+    "access_key_1_last_rotated,access_key_1_last_used_date,access_key_2_active,access_key_2_last_rotated,"
+    "access_key_2_last_used_date"
+)
+
+
+def report(*rows: dict[str, str]) -> str:
+    """A credential report; what a row does not name is `N/A`."""
+    names = _COLUMNS.split(",")
+    text = "\n".join([_COLUMNS, *(",".join(row.get(name, "N/A") for name in names) for row in rows)])
+    content = base64.b64encode(text.encode()).decode()
+    return xml("GetCredentialReport", f"<Content>{content}</Content><ReportFormat>text/csv</ReportFormat>")
+
+
+def sheet(path: Path, peak: float, gpus: int = 1) -> Path:
+    """A sheet whose GPUs must hold `peak` bytes."""
+    memory = {"peak_bytes": {"low": peak, "mid": peak, "high": peak}}
+    path.write_text(json.dumps({"memory": memory, "cluster": {"gpu": "a10g", "gpus": gpus}, "model": {}}))
+    return path
