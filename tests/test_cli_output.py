@@ -17,6 +17,7 @@ from loadsheet.cli import COMMANDS, main
 
 SURFACE = {
     "close": "RUN --calibration --json --price --runs --sheet --strict",
+    "export": "",
     "gpus": "TEXT --json --sources",
     "lab": "EXPERIMENT --json --no-timing --plot",
     "measure": "",

@@ -33,6 +33,8 @@ from loadsheet.run.tell import tell
 _ATTEMPT: Final = re.compile(r"attempt-([0-9]{4,})\.json")
 _UNFINISHED: Final = re.compile(r"\..+\.unfinished")
 FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+#: the mirror of a script that names none; a job file says it
+MIRROR_VARIABLE: Final = "LOADSHEET_MIRROR"
 #: names a directory that takes the place of every root: a rehearsal must not touch the runs there are
 ROOT_VARIABLE: Final = "LOADSHEET_RUNS_ROOT"
 #: in `done.json`: who trains keeps its own checkpoints

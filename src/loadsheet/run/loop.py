@@ -21,7 +21,7 @@ from loadsheet.errors import BadInput, LoadsheetError, shorten
 from loadsheet.run import ending
 from loadsheet.run.batches import Batches
 from loadsheet.run.checkpoint import CheckpointStore
-from loadsheet.run.directory import ROOT_VARIABLE, RunDirectory
+from loadsheet.run.directory import MIRROR_VARIABLE, ROOT_VARIABLE, RunDirectory
 from loadsheet.run.errors import Busy, RunError
 from loadsheet.run.hold import Hold
 from loadsheet.run.isolate import isolated, mix
@@ -105,7 +105,8 @@ class Run:
         that `LOADSHEET_NOTICE` names. `durable_log`: each record survives a loss of power when `log`
         returns. `wait`: seconds to wait for another process that has the run. `progress` False: silence.
         The environment variable LOADSHEET_RUNS_ROOT takes the place of `root`, and there is no mirror then:
-        so a rehearsal leaves real runs alone.
+        so a rehearsal leaves real runs alone. LOADSHEET_MIRROR names the mirror of a script that names none:
+        so a job file can say it.
         Raises BadInput for the config, ForeignConfig if the directory belongs to another, Busy if another
         process has it (left uncaught, exit status 2), BadFile for a sheet that was edited, MirrorFailed.
         """
@@ -116,6 +117,7 @@ class Run:
             )
         _check_options(wait, start_from)
         shown = Progress(progress)
+        mirror = os.environ.get(MIRROR_VARIABLE) or None if mirror is None else mirror
         if mirror is not None and os.environ.get(ROOT_VARIABLE):
             shown.say(f"mirror left out: {ROOT_VARIABLE} is set, and what is tried out must not reach it")
             mirror = None

@@ -1,0 +1,66 @@
+"""Where the checkpoints of a job are: a mirror, a block volume, a path; never a bucket mounted as a folder."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from loadsheet.cloud.export.words import clean
+from loadsheet.errors import BadInput, shorten
+
+_FUSE: Final = (
+    "s3", "s3a", "gs", "gcs", "r2", "az", "azure", "abfs", "abfss", "oci", "cos", "nebius", "http", "https",
+)  # fmt: skip
+_MIRRORS: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "https")
+
+
+def label(text: str, what: str) -> str:
+    """A name as Kubernetes' labels have it (RFC 1123)."""
+    if not re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", text):
+        raise BadInput(f"{what}: got {shorten(text)}, expected lower-case letters, digits and hyphens")
+    return text
+
+
+def clean_path(text: str, what: str, *, absolute: bool = True) -> str:
+    """A path in the job, without a slash at its end; BadInput for another text."""
+    clean(text, what)
+    if not text or not text.isprintable() or (absolute and not text.startswith("/")):
+        expected = "an absolute path" if absolute else "a path"
+        raise BadInput(f"{what}: got {shorten(text)}, expected {expected}")
+    return text.rstrip("/") or "/"
+
+
+def refuse_bucket(volume: str) -> None:
+    """BadInput for a bucket where a block volume is expected."""
+    scheme, slashes, _ = volume.partition("://")
+    if slashes or scheme in _FUSE:
+        raise BadInput(
+            f"--volume: got {shorten(volume)}, expected a block volume",
+            "a bucket that is mounted (FUSE) has no locks and renames by copying, so a checkpoint there may be half of "
+            f"one: --mirror {shorten(volume, 80)} copies to it instead",
+        )
+
+
+def mirror_place(mirror: str, engine: str) -> str:
+    """The mirror as it may stand in a file: a bucket, on Slurm a path too; no key in it."""
+    clean(mirror, "--mirror")
+    scheme, slashes, rest = mirror.partition("://")
+    local = not slashes
+    if local and engine != "slurm":
+        raise BadInput(
+            f"--mirror: got {shorten(mirror)}, expected a bucket such as s3://BUCKET/FOLDER",
+            "a folder goes with its machine",
+        )
+    if local:
+        return clean_path(mirror, "--mirror")
+    host = rest.partition("/")[0]
+    if scheme not in _MIRRORS or not host:
+        raise BadInput(f"--mirror: got {shorten(mirror)}, expected s3://…, gs://… or az://…")
+    if ("@" in host and not scheme.startswith("abfs")) or "?" in rest or "#" in rest:
+        raise BadInput(
+            f"--mirror: got {scheme}://… with a key or a query, expected the place alone",
+            "no key is written into a job file: the machine's role or the engine's secrets give them",
+        )
+    if not re.fullmatch(r"[\x21-\x7e]+", rest):
+        raise BadInput(f"--mirror: got {shorten(mirror)}, expected a URL without spaces")
+    return mirror
