@@ -12,6 +12,7 @@ Every call that arrives is noted in `world.calls` as (region, "service:Operation
 from __future__ import annotations
 
 import base64
+import importlib
 import io
 import json
 import re
@@ -23,8 +24,13 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from preflight_world import machine
 
-KEY = "AKIA" + "EXAMPLEEXAMPLE"
+from loadsheet.cloud.carry_out import carry_out
+from loadsheet.cloud.checklist import Result
+from loadsheet.cloud.context import Context, Inputs
+from loadsheet.cloud.registry import select
+
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
 #: signing name -> the name of the service in boto3, where it differs
@@ -170,6 +176,9 @@ def aws_server() -> Iterator[World]:
     """One server for the tests of a file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+        # the descriptions of services, megabytes of them, are read once and not for every client
+        loader = importlib.import_module("botocore.loaders").create_loader()
+        patch.setattr("botocore.session.create_loader", lambda *path: loader)
         with served() as world:
             yield world
 
@@ -238,3 +247,20 @@ def sheet(path: Path, peak: float, gpus: int = 1) -> Path:
     memory = {"peak_bytes": {"low": peak, "mid": peak, "high": peak}}
     path.write_text(json.dumps({"memory": memory, "cluster": {"gpu": "a10g", "gpus": gpus}, "model": {}}))
     return path
+
+
+def look(folder: Path, *ids: str, now: float | None = None, limit: float = 300.0, **inputs: Any) -> Result:
+    """The last of some checks, with an account that was asked for; `inputs` are fields of `Inputs`."""
+    found = looked(folder, *ids, now=now, limit=limit, **inputs)
+    return found[ids[-1]]
+
+
+def looked(
+    folder: Path, *ids: str, now: float | None = None, limit: float = 300.0, **inputs: Any
+) -> dict[str, Result]:
+    """The results of some checks, by id."""
+    values = {"accounts": ("aws",), **inputs}
+    host = machine(folder / "root", **({} if now is None else {"time": lambda: now}))
+    given = Inputs(**values, given=frozenset(values))
+    context = Context(folder, given, host, limit, {"aws_timeout": 120.0})
+    return {entry.id: result for entry, result in carry_out(select(ids), context)}

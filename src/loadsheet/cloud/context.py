@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections import defaultdict
@@ -119,7 +120,7 @@ class Context:
                     self._known[name] = None, error
             value, refused = self._known[name]
         if refused is not None:
-            raise CannotLook(str(refused), refused.next)
+            raise copy.copy(refused)  # of its own kind, and with a traceback of its own
         found: _T = value
         return found
 
