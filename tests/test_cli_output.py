@@ -20,6 +20,10 @@ SURFACE = {
     "export": "",
     "gpus": "TEXT --json --sources",
     "lab": "EXPERIMENT --json --no-timing --plot",
+    "leftovers": (
+        "--after --all --aws-policy --compare --json --kinds --list --margin --older-than --paid-calls --price "
+        "--price-file --regions --runs --save --timeout --wait"
+    ),
     "measure": "",
     "models": "TEXT --json",
     "odds": (

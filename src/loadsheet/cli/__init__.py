@@ -14,16 +14,18 @@ from loadsheet.cli.output import complain, unwritable
 from loadsheet.errors import LoadsheetError, UnknownKey, one_line
 
 #: command -> module under `loadsheet.cli`; imported only when the command runs or its help is asked for
-COMMANDS = {"close": "close", "export": "export", "gpus": "gpus", "lab": "lab", "measure": "measure", "models": "models",
-            "notices": "notices", "odds": "odds", "params": "params", "plan": "plan",
-            "preflight": "preflight", "rehearse": "rehearse", "runs": "runs", "score": "score",
-            "sign": "sign", "verify": "verify", "watch": "watch"}  # fmt: skip
+COMMANDS = {"close": "close", "export": "export", "gpus": "gpus", "lab": "lab",
+            "leftovers": "leftovers", "measure": "measure", "models": "models", "notices": "notices",
+            "odds": "odds", "params": "params", "plan": "plan", "preflight": "preflight",
+            "rehearse": "rehearse", "runs": "runs", "score": "score", "sign": "sign",
+            "verify": "verify", "watch": "watch"}  # fmt: skip
 #: shown in the list of commands, so that the list needs no imports
 SUMMARIES = {
     "close": "Predicted beside measured, and which assumption was off.",
     "export": "A sheet becomes a job file that resumes by itself: SkyPilot, dstack, Slurm, Kubernetes.",
     "gpus": "The GPUs that are known, with their peaks, memory and sources.",
     "lab": "The lecture's experiments: what it says, what we say, what PyTorch measures.",
+    "leftovers": "What still costs in the account, over all regions; read-only.",
     "measure": "The real thing: this machine, your own module, a training script.",
     "models": "The model presets, with their parameters and sources.",
     "notices": "Listen for the end of this machine, and tell the run.",

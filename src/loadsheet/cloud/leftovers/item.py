@@ -1,0 +1,141 @@
+"""One thing that still costs, and what came out of looking: found, looked at, could not be looked at."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from loadsheet.errors import one_line
+
+_LONGEST: Final = 1024  # characters of a text; the longest name that a service gives out is an S3 key's 1,024
+_TAGS: Final = 50  # of one resource, docs.aws.amazon.com/tag-editor: "Maximum number of tags"
+#: beginnings of a value that the command line of AWS takes for a file or an address to read
+_LOADED: Final = ("file:", "fileb:", "http:", "https:")
+_DAY: Final = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Something that costs, or will: all texts on one line, times as Unix seconds, sizes in bytes.
+
+    `tags` None: the service does not tell them with the list. `billed`: the names under which a price may be
+    given, the closest first; empty if what costs is another item. `count`: how many of it are billed.
+    `remove`: commands that a person may run, empty where the id is not one that AWS gives out.
+    """
+
+    kind: str
+    id: str
+    region: str
+    state: str
+    why: str
+    created: float | None = None
+    tags: Mapping[str, str] | None = None
+    size: float | None = None
+    type: str = ""
+    billed: tuple[str, ...] = ()
+    count: float = 1.0
+    remove: tuple[str, ...] = ()
+    gpu: bool = False
+    loud: bool = False
+
+    def age(self, now: float) -> float | None:
+        """Days since it was made; None if nothing says when."""
+        return None if self.created is None else max(0.0, (now - self.created) / _DAY)
+
+    @property
+    def name(self) -> str:
+        """What the tag `Name` says."""
+        return (self.tags or {}).get("Name", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A kind that could not be looked at in a region, or not to its end."""
+
+    region: str
+    kind: str
+    error: str
+    reason: str = "other"
+    permission: str = ""
+
+
+@dataclass
+class Found:
+    """What came out: `items` of what was `looked` at, as (region, kind); `failed`, what was not.
+
+    `ignored`: where a disabled region or a kind that was not asked for is said not to have been looked at.
+    """
+
+    items: list[Item] = field(default_factory=list)
+    looked: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    ignored: list[dict[str, Any]] = field(default_factory=list)
+    account: str = ""
+    endpoint: str = ""
+    home: str = ""
+    time: float = 0.0
+
+
+def clean(value: object) -> str:
+    """A text of the other side on one line, without control characters, at most 1,024 long."""
+    return one_line(str(value))[:_LONGEST]
+
+
+def moment(value: object) -> float | None:
+    """Unix seconds of a time as botocore gives it: a date, milliseconds, or text of ISO 8601.
+
+    >>> moment("2026-11-29T00:00:00.000Z"), moment(1764374400000), moment(None)
+    (1795910400.0, 1764374400.0, None)
+    """
+    try:
+        if isinstance(value, str):
+            value = datetime.datetime.fromisoformat(value.replace("Z", "+00:00"))
+        if isinstance(value, datetime.datetime):
+            aware = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
+            return aware.timestamp()
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e14:
+            return value / 1000 if value > 1e11 else float(value)
+    except (ValueError, OverflowError, OSError):
+        pass
+    return None
+
+
+def tags_of(rows: object) -> dict[str, str]:
+    """Tags as the services list them, `[{"Key": …, "Value": …}]`, or as a mapping."""
+    if isinstance(rows, Mapping):
+        pairs = list(rows.items())
+    elif isinstance(rows, list):
+        pairs = [
+            (row.get("Key", row.get("key", "")), row.get("Value", row.get("value", "")))
+            for row in rows
+            if isinstance(row, dict)
+        ]
+    else:
+        pairs = []
+    return {clean(key): clean(value) for key, value in pairs[:_TAGS]}
+
+
+def command(service: str, operation: str, region: str, *flags: str, **values: object) -> tuple[str, ...]:
+    """A command of the AWS command line, quoted for a shell; empty if a value is none that AWS gives out.
+
+    Ids are text of the other side. One that cannot be printed, or that the command line would take for a
+    file to read, gets no command at all.
+
+    >>> command("ec2", "delete-volume", "eu-west-1", volume_id="vol-1")
+    ('aws ec2 delete-volume --region eu-west-1 --volume-id vol-1',)
+    >>> command("logs", "delete-log-group", "eu-west-1", log_group_name="-a; rm -rf ~")
+    ("aws logs delete-log-group --region eu-west-1 '--log-group-name=-a; rm -rf ~'",)
+    >>> command("ec2", "delete-volume", "eu-west-1", volume_id="file:///etc/passwd")
+    ()
+    """
+    words = ["aws", service, operation, "--region", region]
+    for name, value in values.items():
+        text = str(value)
+        if not text or text != clean(text) or text.strip().lower().startswith(_LOADED):
+            return ()
+        option = "--" + name.rstrip("_").replace("_", "-")
+        words += [f"{option}={text}"] if text.startswith("-") else [option, text]
+    return (shlex.join([*words, *flags]),)

@@ -1,0 +1,89 @@
+"""What costs by the hour on the network: addresses, NAT gateways, load balancers, endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from loadsheet.cloud.leftovers.item import Item, command, moment
+from loadsheet.cloud.leftovers.registry import Place, kind
+
+
+@kind(
+    "address",
+    calls=["ec2:DescribeAddresses"],
+    why="a public address is billed by the hour, more so when nothing uses it",
+)
+def addresses(place: Place) -> Iterator[Item]:
+    """Elastic addresses that no machine and no interface uses; EC2 does not say since when they are there."""
+    for row in place.rows("ec2", "describe_addresses", "Addresses"):
+        if row.get("AssociationId") or row.get("InstanceId") or row.get("NetworkInterfaceId"):
+            continue
+        id = row.get("AllocationId") or row.get("PublicIp", "")
+        key = "allocation_id" if row.get("AllocationId") else "public_ip"
+        yield place.item(
+            id, "not in use", f"{row.get('PublicIp', '')} is reserved and nothing uses it",
+            row.get("Tags") or [], billed=("address",),
+            remove=command("ec2", "release-address", place.region, **{key: id}),
+        )  # fmt: skip
+
+
+@kind("nat-gateway", calls=["ec2:DescribeNatGateways"], why="billed by the hour, and by each byte through it")
+def nat_gateways(place: Place) -> Iterator[Item]:
+    """NAT gateways that are not deleted."""
+    for row in place.rows("ec2", "describe_nat_gateways", "NatGateways"):
+        if row.get("State") in ("deleted", "deleting", "failed"):
+            continue
+        yield place.item(
+            row.get("NatGatewayId", ""), row.get("State", ""), "billed by the hour, traffic or not",
+            row.get("Tags") or [], created=moment(row.get("CreateTime")), billed=("nat-gateway",),
+            remove=command("ec2", "delete-nat-gateway", place.region, nat_gateway_id=row.get("NatGatewayId", "")),
+        )  # fmt: skip
+
+
+@kind(
+    "load-balancer",
+    calls=["elbv2:DescribeLoadBalancers"],
+    why="billed by the hour, and it holds public addresses",
+)
+def load_balancers(place: Place) -> Iterator[Item]:
+    """Application, network and gateway load balancers."""
+    for row in place.rows("elbv2", "describe_load_balancers", "LoadBalancers"):
+        yield place.item(
+            row.get("LoadBalancerName", ""), (row.get("State") or {}).get("Code", ""),
+            "billed by the hour, traffic or not", created=moment(row.get("CreatedTime")),
+            type=row.get("Type", ""), billed=("load-balancer",),
+            remove=command("elbv2", "delete-load-balancer", place.region,
+                           load_balancer_arn=row.get("LoadBalancerArn", "")),
+        )  # fmt: skip
+
+
+@kind("classic-load-balancer", calls=["elb:DescribeLoadBalancers"], why="billed by the hour, traffic or not")
+def classic_load_balancers(place: Place) -> Iterator[Item]:
+    """Load balancers of the first generation; they have no state."""
+    for row in place.rows("elb", "describe_load_balancers", "LoadBalancerDescriptions"):
+        name = row.get("LoadBalancerName", "")
+        yield place.item(
+            name, "there", "billed by the hour, traffic or not", created=moment(row.get("CreatedTime")),
+            billed=("classic-load-balancer", "load-balancer"),
+            remove=command("elb", "delete-load-balancer", place.region, load_balancer_name=name),
+        )  # fmt: skip
+
+
+@kind(
+    "vpc-endpoint",
+    calls=["ec2:DescribeVpcEndpoints"],
+    why="an interface endpoint is billed by the hour, in each zone; those for S3 of type Gateway are free",
+)
+def vpc_endpoints(place: Place) -> Iterator[Item]:
+    """Endpoints that are not of the type Gateway."""
+    for row in place.rows("ec2", "describe_vpc_endpoints", "VpcEndpoints"):
+        state = str(row.get("State", "")).lower()
+        if row.get("VpcEndpointType", "Gateway") == "Gateway" or state in ("deleted", "deleting", "failed"):
+            continue
+        zones = len(row.get("SubnetIds") or ()) or 1
+        yield place.item(
+            row.get("VpcEndpointId", ""), state, f"billed by the hour in {zones} zones",
+            row.get("Tags") or [], created=moment(row.get("CreationTimestamp")),
+            type=row.get("VpcEndpointType", ""), billed=("vpc-endpoint",), count=float(zones),
+            remove=command("ec2", "delete-vpc-endpoints", place.region, vpc_endpoint_ids=row.get("VpcEndpointId", "")),
+        )  # fmt: skip

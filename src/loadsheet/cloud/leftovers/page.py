@@ -1,0 +1,274 @@
+"""The answer as a page: what is left, by kind, the dearest first; what could not be looked at; what to do."""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from loadsheet.cloud.leftovers.answer import Answer, stamp
+from loadsheet.cloud.leftovers.item import Failure, Item
+from loadsheet.cloud.leftovers.look import looked_at
+from loadsheet.cloud.leftovers.prices import currency, per_hour
+from loadsheet.text import columns, wrap
+from loadsheet.units import format_bytes, format_money
+
+SHOWN: Final = 5  # of each kind, unless all are asked for
+_ID: Final = 44  # characters
+
+
+def page(answer: Answer, width: int, everything: bool = False) -> list[str]:
+    """The lines; `everything` shows every item and every name."""
+    return [
+        *_head(answer, width),
+        *_loud(answer, width),
+        *_groups(answer, width, everything),
+        *_failed(answer, width, everything),
+        *_compared(answer, width, everything),
+        *_bill(answer, width, everything),
+        *_not_looked(answer, width, everything),
+        *_tomorrow(width),
+    ]
+
+
+def _plural(count: int, one: str, many: str = "") -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def _head(answer: Answer, width: int) -> Iterator[str]:
+    found, items = answer.found, answer.items
+    looked = looked_at(found)
+    seen = f"{_plural(looked['kinds'], 'kind')} of things in {_plural(looked['regions'], 'region')}"
+    regions = len({item.region for item in items})
+    whose = " of the run" if answer.span else ""
+    if items:
+        verdict = f"STILL THERE   {_plural(len(items), 'thing')}{whose} in {_plural(regions, 'region')}"
+        if found.failed:
+            verdict += f", and {_plural(len(found.failed), 'place')} could not be looked at"
+    elif found.failed:
+        verdict = f"NOT KNOWN   {_plural(len(found.failed), 'place')} could not be looked at; nothing found in the rest"
+    else:
+        verdict = f"NOTHING{whose.upper()} FOUND   in what was looked at"
+    yield from wrap(f"{verdict}: {seen}." if looked["pairs"] else f"{verdict}.", width, "  ")
+    account = f"account {found.account}" if found.account else "account not known"
+    where = f", asked at {found.endpoint} and not at AWS" if found.endpoint else ""
+    yield from wrap(f"{account}{where} · {stamp(found.time)} · read-only, nothing was changed", width, "  ")
+    total, priced, unpriced = answer.priced
+    if priced:
+        money = currency(answer.rates)
+        rest = f"; {_plural(unpriced, 'thing')} without a price" if unpriced else ""
+        yield from wrap(
+            f"{format_money(total, money)} an hour, {format_money(total * 24, money)} a day at your prices, "
+            f"for {_plural(priced, 'thing')}{rest}", width, "  ",
+        )  # fmt: skip
+    elif items:
+        yield from wrap(
+            "Money: `--price volume=0.08/GB-month --price p3.16xlarge=24.48/h`, at your prices.", width, "  "
+        )
+    if answer.span:
+        span = answer.span
+        yield from wrap(
+            f"run {span.name}, {stamp(span.start)} to {stamp(span.end)}, give or take {span.margin / 3600:.3g} h",
+            width, "  ",
+        )  # fmt: skip
+        if answer.others:
+            kinds = ", ".join(f"{kind} {count:,}" for kind, count in sorted(answer.others.items()))
+            yield from wrap(
+                f"{_plural(answer.others.total(), 'other thing')} that the run does not explain: {kinds}",
+                width,
+                "  ",
+            )
+    if answer.younger:
+        yield from wrap(f"{_plural(answer.younger, 'younger thing')} left out (--older-than)", width, "  ")
+
+
+def _loud(answer: Answer, width: int) -> Iterator[str]:
+    places: dict[str, list[Item]] = defaultdict(list)
+    for item in answer.items:
+        if item.loud:
+            places[item.region].append(item)
+    if not places:
+        return
+    yield ""
+    total = sum(map(len, places.values()))
+    yield from wrap(
+        f"LOOK HERE FIRST   {_plural(total, 'GPU machine')} where nothing else of yours is. If they are not yours, "
+        "somebody has a key of this account: end them, then replace the keys.", width, "  ",
+    )  # fmt: skip
+    for region, items in sorted(places.items()):
+        types = ", ".join(sorted({item.type for item in items})[:5])
+        yield from wrap(f"  {region}: {len(items):,} × {types}", width, "    ")
+
+
+def _groups(answer: Answer, width: int, everything: bool) -> Iterator[str]:
+    groups: dict[str, list[Item]] = defaultdict(list)
+    for item in answer.items:
+        groups[item.kind].append(item)
+
+    def weight(items: list[Item]) -> tuple[bool, float, int]:
+        return any(i.loud for i in items), sum(per_hour(i, answer.rates) or 0.0 for i in items), len(items)
+
+    for kind, items in sorted(groups.items(), key=lambda pair: weight(pair[1]), reverse=True):
+        yield ""
+        states: dict[str, int] = defaultdict(int)
+        for item in items:
+            states[item.state] += 1
+        told = sorted(states.items(), key=lambda pair: -pair[1])[:4]
+        yield from wrap(f"{kind}   {len(items):,}: " + ", ".join(f"{n:,} {s}" for s, n in told), width, "  ")
+        ordered = sorted(
+            items,
+            key=lambda i: (not i.loud, -(per_hour(i, answer.rates) or 0.0), i.created or float("inf"), i.id),
+        )
+        shown = ordered if everything else ordered[:SHOWN]
+        yield from _rows(answer, shown, width)
+        if len(shown) < len(items):
+            yield from wrap(f"  … {len(items) - len(shown):,} more: --all, --json", width, "    ")
+
+
+def _rows(answer: Answer, items: list[Item], width: int) -> Iterator[str]:
+    """The items, each with why, and the commands that a person may run."""
+    table = [["", "region", "state", "type", "days", "size", "an hour"]]
+    for item in items:
+        age, cost = item.age(answer.found.time), per_hour(item, answer.rates)
+        table.append(
+            [
+                item.id if len(item.id) <= _ID else item.id[: _ID - 1] + "…",
+                item.region,
+                item.state,
+                item.type[:20],
+                "–" if age is None else f"{age:,.1f}",
+                "–" if item.size is None else format_bytes(item.size, 1),
+                "–" if cost is None else f"{cost:,.4f}",
+            ]
+        )
+    names = table[0]
+    keep = [i for i in range(len(names)) if i < 2 or any(row[i] not in ("", "–") for row in table[1:])]
+    while True:
+        lines = columns([[row[i] for i in keep] for row in table], left=len([i for i in keep if i < 4]))
+        spare = next((i for i in (3, 2, 5, 1) if i in keep), None)
+        if spare is None or max(map(len, lines)) + 2 <= width:
+            break
+        keep.remove(spare)
+    yield "  " + lines[0]
+    before = ""
+    for item, line in zip(items, lines[1:], strict=True):
+        yield "  " + line
+        name = f"“{item.name}” " if item.name else ""
+        if name or item.why != before:
+            yield from wrap(f"      {name}{item.why}", width, "      ")
+        before = item.why
+        for text in item.remove:
+            yield from continued(text, width)
+        if not item.remove and item.billed:
+            yield from wrap("      no command: the id is not one that AWS gives out", width, "      ")
+
+
+def continued(text: str, width: int) -> list[str]:
+    r"""A command over as many lines as it takes; pasted into a shell it is the same command.
+
+    >>> continued("aws ec2 delete-volume --region eu-west-1 --volume-id vol-1", 40)
+    ['      $ aws ec2 delete-volume \\', '          --region eu-west-1 \\', '          --volume-id vol-1']
+    """
+    head, pad = "      $ ", "          "
+    if len(head) + len(text) <= width:
+        return [head + text]
+    words = [shlex.quote(word) for word in shlex.split(text)]
+    parts: list[list[str]] = []  # an option stays with its value
+    for word in words:
+        if parts and parts[-1][-1].startswith("--") and not word.startswith("--") and len(parts[-1]) == 1:
+            parts[-1].append(word)
+        else:
+            parts.append([word])
+    lines, line = [], head
+    for part in map(" ".join, parts):
+        if line.strip() not in ("", "$") and len(line) + 1 + len(part) + 2 > width:
+            lines.append(line + " \\")
+            line = pad
+        line += part if line in (head, pad) else f" {part}"
+    return [*lines, line]
+
+
+def _failed(answer: Answer, width: int, everything: bool) -> Iterator[str]:
+    groups: dict[tuple[str, str], list[Failure]] = defaultdict(list)
+    for failure in answer.found.failed:
+        text = failure.error.replace(f" in {failure.region}", "")
+        groups[
+            text if failure.reason != "unreachable" else f"{failure.reason}: {text[:90]}", failure.reason
+        ].append(failure)
+    if not groups:
+        return
+    yield ""
+    yield "COULD NOT LOOK   what is there is not known"
+    for (text, _), failures in sorted(groups.items(), key=lambda pair: -len(pair[1])):
+        kinds = sorted({f.kind for f in failures})
+        regions = sorted({f.region for f in failures})
+        most = len(kinds) + len(regions) if everything else 6
+        told = [f"{', '.join(names[:most])}{' …' if len(names) > most else ''}" for names in (kinds, regions)]
+        yield from wrap(
+            f"  {told[0].replace('*', 'everything')} in {told[1].replace('*', 'all regions')}: {text}",
+            width,
+            "    ",
+        )
+    if any(f.permission for f in answer.found.failed):
+        yield from wrap(
+            "  `loadsheet leftovers --aws-policy` prints the policy that allows what is read", width, "    "
+        )
+
+
+def _compared(answer: Answer, width: int, everything: bool) -> Iterator[str]:
+    found = answer.compared
+    if found is None:
+        return
+    yield ""
+    if not found["same_account"]:
+        yield from wrap("ANOTHER ACCOUNT   the earlier list is of another one", width, "  ")
+    told = (
+        f"{_plural(len(found['new']), 'new thing')}, {len(found['gone']):,} gone"
+        + (f", {len(found['not_told']):,} not told (looked at only once)" if found["not_told"] else "")
+    )  # fmt: skip
+    yield from wrap(f"Since {stamp(found['then'])}: {told}.", width, "  ")
+    for part, sign in (("new", "+"), ("gone", "-"), ("not_told", "?")):
+        rows = found[part] if everything else found[part][:SHOWN]
+        for row in rows:
+            yield from wrap(f"  {sign} {row['kind']} {row['id']} in {row['region']}", width, "      ")
+        if len(rows) < len(found[part]):
+            yield from wrap(f"  {sign} … {len(found[part]) - len(rows):,} more: --all", width, "      ")
+
+
+def _bill(answer: Answer, width: int, everything: bool) -> Iterator[str]:
+    found = answer.bill
+    if found is None:
+        return
+    yield ""
+    still = " (an estimate of AWS, still changing)" if found["estimated"] else ""
+    paid = f"{found['requests'] * 0.01:.2f} USD for {found['requests']} requests"
+    yield from wrap(f"Bill of {found['day']}{still}; asking cost {paid}:", width, "  ")
+    for part, names in (("by_region", ("service", "region")), ("by_usage_type", ("service", "usage_type"))):
+        rows = found[part] if everything else found[part][:SHOWN]
+        for row in rows:
+            what = ", ".join(str(row.get(name, "")) for name in names)
+            yield from wrap(f"  {format_money(row['amount'], found['currency'])}  {what}", width, "      ")
+    if not found["by_region"]:
+        yield from wrap("  no charges", width)
+
+
+def _not_looked(answer: Answer, width: int, everything: bool) -> Iterator[str]:
+    if not answer.not_looked:
+        return
+    yield ""
+    yield "NOT LOOKED AT"
+    for row in answer.not_looked:
+        most = len(row["names"]) if everything else 8
+        names = ", ".join(row["names"][:most]) + (" …" if len(row["names"]) > most else "")
+        yield from wrap(f"  {row['what']}: {row['why']}{': ' if names else ''}{names}", width, "    ")
+        for text in row["by_hand"] if everything else row["by_hand"][:2]:
+            yield from continued(text, width)
+
+
+def _tomorrow(width: int) -> Iterator[str]:
+    yield ""
+    yield from wrap(
+        "Look again tomorrow: bills come a day late, sizes of buckets once a day, and what starts machines by itself "
+        "may start one tonight. `--save FILE` today, `--compare FILE` tomorrow tells what is new.", width, "  ",
+    )  # fmt: skip

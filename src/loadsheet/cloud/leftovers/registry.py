@@ -1,0 +1,139 @@
+"""The kinds of things that cost: one small function each, entered by `@kind`.
+
+::
+
+    @kind("volume", calls=("ec2:DescribeVolumes",), why="a volume is billed by its size, attached or not")
+    def volumes(place: Place) -> Iterator[Item]:
+        for row in place.rows("ec2", "describe_volumes", "Volumes"):
+            yield place.item(row["VolumeId"], …)
+
+What it yields is kept even if a later page fails; the failure then says that the kind was not looked at to
+its end. A failure that it yields is noted, too, and it goes on. It asks only through `place`, and only what
+stands in `calls`.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+from loadsheet.cloud.aws.failures import CallFailed
+from loadsheet.cloud.aws.session import Account
+from loadsheet.cloud.leftovers.item import Item, clean, tags_of
+from loadsheet.errors import UnknownKey
+
+_MODULES: Final = ("machines", "disks", "network", "services", "buckets")
+ACCOUNT: Final = "all"  # in place of a region, for what is asked once for the whole account
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind: what is asked, and why it costs. `everywhere`: asked once, not in each region."""
+
+    name: str
+    calls: tuple[str, ...]
+    why: str
+    look: Callable[[Place], Iterable[Item | CallFailed]]
+    everywhere: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """One region in which a kind is looked for.
+
+    `end`: when there is no more time, monotonic seconds. `only`: the regions that were named, all if none were.
+    """
+
+    account: Account
+    region: str
+    kind: Kind
+    end: float
+    only: frozenset[str] = frozenset()
+
+    def wanted(self, region: str) -> bool:
+        """Whether a region is one of those that are looked at."""
+        return not self.only or region in self.only
+
+    def call(self, service: str, operation: str, region: str = "", **parameters: Any) -> dict[str, Any]:
+        """One answer; CallFailed if there is none, or if the time is up."""
+        self.in_time()
+        return self.account.call(service, operation, region=region or self.region, **parameters)
+
+    def rows(
+        self, service: str, operation: str, key: str, region: str = "", most: int = 1000, **parameters: Any
+    ) -> Iterator[dict[str, Any]]:
+        """What a list holds, one page in memory at a time."""
+        for page in self.account.pages(
+            service, operation, region=region or self.region, most=most, **parameters
+        ):
+            self.in_time()
+            yield from page.get(key) or ()
+
+    def in_time(self) -> None:
+        """CallFailed if the time is up."""
+        if time.monotonic() > self.end:
+            raise CallFailed("not done in time", "`--timeout`", kind="other", region=self.region)
+
+    def item(self, id: object, state: object, why: str, tags: object = None, **rest: Any) -> Item:
+        """An item of this kind in this region, its texts made safe."""
+        return Item(
+            kind=self.kind.name,
+            id=clean(id),
+            region=rest.pop("region", self.region),
+            state=clean(state),
+            why=clean(why),
+            tags=None if tags is None else tags_of(tags),
+            type=clean(rest.pop("type", "")),
+            **rest,
+        )
+
+
+_KINDS: dict[str, Kind] = {}
+
+
+def kind(
+    name: str, *, calls: Sequence[str], why: str, everywhere: bool = False
+) -> Callable[
+    [Callable[[Place], Iterable[Item | CallFailed]]], Callable[[Place], Iterable[Item | CallFailed]]
+]:
+    """Enter a function as the one that looks for a kind."""
+
+    def enter(
+        look: Callable[[Place], Iterable[Item | CallFailed]],
+    ) -> Callable[[Place], Iterable[Item | CallFailed]]:
+        _KINDS[name] = Kind(name, tuple(calls), why, look, everywhere)
+        return look
+
+    return enter
+
+
+@functools.cache
+def kinds() -> dict[str, Kind]:
+    """All kinds by name, in the order of the modules."""
+    for module in _MODULES:
+        import_module(f"loadsheet.cloud.leftovers.{module}")
+    return dict(_KINDS)
+
+
+def select(names: Iterable[str]) -> list[Kind]:
+    """The kinds of these names, all if there are none; UnknownKey for one that is not known."""
+    known = kinds()
+    wanted = list(dict.fromkeys(names)) or list(known)
+    for name in wanted:
+        if name not in known:
+            raise UnknownKey(name, known, "kind")
+    return [known[name] for name in wanted]
+
+
+#: asked before any kind: who, and which regions there are
+FIRST: Final = ("sts:GetCallerIdentity", "ec2:DescribeRegions")
+BILL: Final = "ce:GetCostAndUsage"
+
+
+def calls(chosen: Iterable[Kind], paid: bool = False) -> frozenset[str]:
+    """The calls that these kinds make, as "service:Operation"; the account is opened for no others."""
+    return frozenset([*FIRST, *([BILL] if paid else []), *(call for kind in chosen for call in kind.calls)])

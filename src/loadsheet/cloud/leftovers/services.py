@@ -1,0 +1,182 @@
+"""Machines and storage inside other services: SageMaker, RDS, ECR, CloudWatch Logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from loadsheet.cloud.leftovers.item import Item, command, moment
+from loadsheet.cloud.leftovers.registry import Place, kind
+from loadsheet.units import GIB
+
+
+@kind(
+    "notebook",
+    calls=["sagemaker:ListNotebookInstances"],
+    why="a notebook is billed by the hour whether anybody types or not; stopped, its volume is",
+)
+def notebooks(place: Place) -> Iterator[Item]:
+    """Notebook instances of SageMaker."""
+    for row in place.rows("sagemaker", "list_notebook_instances", "NotebookInstances"):
+        state, name = str(row.get("NotebookInstanceStatus", "")), row.get("NotebookInstanceName", "")
+        form = str(row.get("InstanceType", ""))
+        runs = state in ("InService", "Pending", "Updating")
+        yield place.item(
+            name, state, "billed by the hour whether anybody types or not" if runs else "its volume is billed",
+            created=moment(row.get("CreationTime")), type=form, gpu=is_ml_gpu(form),
+            billed=(form, "notebook") if runs else (),
+            remove=(
+                *(command("sagemaker", "stop-notebook-instance", place.region, notebook_instance_name=name)
+                  if runs else ()),
+                *command("sagemaker", "delete-notebook-instance", place.region, notebook_instance_name=name),
+            ),
+        )  # fmt: skip
+
+
+def is_ml_gpu(form: str) -> bool:
+    """Whether an instance type of SageMaker has an accelerator.
+
+    >>> is_ml_gpu("ml.g5.xlarge"), is_ml_gpu("ml.t3.medium"), is_ml_gpu("system")
+    (True, False, False)
+    """
+    from loadsheet.cloud.leftovers.machines import is_gpu
+
+    return form.startswith("ml.") and is_gpu(form[3:])
+
+
+@kind(
+    "endpoint",
+    calls=["sagemaker:ListEndpoints"],
+    why="the machines behind an endpoint are billed without a single request",
+)
+def endpoints(place: Place) -> Iterator[Item]:
+    """Inference endpoints of SageMaker."""
+    for row in place.rows("sagemaker", "list_endpoints", "Endpoints"):
+        name = row.get("EndpointName", "")
+        yield place.item(
+            name, row.get("EndpointStatus", ""), "the machines behind it are billed without a single request",
+            created=moment(row.get("CreationTime")), billed=("endpoint",),
+            remove=command("sagemaker", "delete-endpoint", place.region, endpoint_name=name),
+        )  # fmt: skip
+
+
+@kind(
+    "studio-app",
+    calls=["sagemaker:ListApps"],
+    why="an app of Studio keeps its machine when the browser is closed",
+)
+def studio_apps(place: Place) -> Iterator[Item]:
+    """Apps of SageMaker Studio that are in service."""
+    for row in place.rows("sagemaker", "list_apps", "Apps"):
+        state = str(row.get("Status", ""))
+        if state in ("Deleted", "Failed"):
+            continue
+        form = str((row.get("ResourceSpec") or {}).get("InstanceType", ""))
+        owner = {
+            name: row[key]
+            for name, key in (("user_profile_name", "UserProfileName"), ("space_name", "SpaceName"))
+            if row.get(key)
+        }
+        where = "/".join(
+            str(part) for part in (row.get("DomainId", ""), *owner.values(), row.get("AppName", ""))
+        )
+        yield place.item(
+            where, state, "its machine is billed when the browser is closed, too",
+            created=moment(row.get("CreationTime")), type=form, gpu=is_ml_gpu(form),
+            billed=() if form in ("", "system") else (form, "studio-app"),
+            remove=command("sagemaker", "delete-app", place.region, domain_id=row.get("DomainId", ""), **owner,
+                           app_type=row.get("AppType", ""), app_name=row.get("AppName", "")),
+        )  # fmt: skip
+
+
+@kind(
+    "training-job", calls=["sagemaker:ListTrainingJobs"], why="the machines of a job are billed until it ends"
+)
+def training_jobs(place: Place) -> Iterator[Item]:
+    """Training jobs of SageMaker that have not ended."""
+    for row in place.rows(
+        "sagemaker", "list_training_jobs", "TrainingJobSummaries", StatusEquals="InProgress"
+    ):
+        name = row.get("TrainingJobName", "")
+        yield place.item(
+            name, row.get("TrainingJobStatus", ""), "its machines are billed until it ends",
+            created=moment(row.get("CreationTime")), billed=("training-job",),
+            remove=command("sagemaker", "stop-training-job", place.region, training_job_name=name),
+        )  # fmt: skip
+
+
+@kind(
+    "database",
+    calls=["rds:DescribeDBInstances"],
+    why="billed by the hour and by its storage; a stopped one starts again by itself after seven days",
+)
+def databases(place: Place) -> Iterator[Item]:
+    """Database instances of RDS."""
+    for row in place.rows("rds", "describe_db_instances", "DBInstances"):
+        name, form = row.get("DBInstanceIdentifier", ""), str(row.get("DBInstanceClass", ""))
+        stopped = row.get("DBInstanceStatus") == "stopped"
+        size = row.get("AllocatedStorage")
+        yield place.item(
+            name, row.get("DBInstanceStatus", ""),
+            "its storage is billed, and it starts again after seven days" if stopped else "billed by the hour",
+            row.get("TagList") or [], created=moment(row.get("InstanceCreateTime")), type=form,
+            size=float(size) * GIB if isinstance(size, int | float) else None,
+            billed=() if stopped else (form, "database"),
+            remove=command("rds", "delete-db-instance", place.region, db_instance_identifier=name,
+                           final_db_snapshot_identifier=f"{name}-final"),
+        )  # fmt: skip
+
+
+@kind(
+    "database-snapshot", calls=["rds:DescribeDBSnapshots"], why="kept, and billed, until somebody deletes it"
+)
+def database_snapshots(place: Place) -> Iterator[Item]:
+    """Snapshots of databases that were made by hand."""
+    for row in place.rows("rds", "describe_db_snapshots", "DBSnapshots", SnapshotType="manual"):
+        name, size = row.get("DBSnapshotIdentifier", ""), row.get("AllocatedStorage")
+        yield place.item(
+            name, row.get("Status", ""), "kept until somebody deletes it; at most this size is billed",
+            row.get("TagList") or [], created=moment(row.get("SnapshotCreateTime")),
+            size=float(size) * GIB if isinstance(size, int | float) else None, billed=("database-snapshot",),
+            remove=command("rds", "delete-db-snapshot", place.region, db_snapshot_identifier=name),
+        )  # fmt: skip
+
+
+@kind(
+    "image-repository",
+    calls=["ecr:DescribeRepositories", "ecr:DescribeImages"],
+    why="images of containers are billed by their size, and nothing removes old ones by itself",
+)
+def image_repositories(place: Place) -> Iterator[Item]:
+    """Repositories of ECR that hold images; the sum of their sizes counts shared layers more than once."""
+    for row in place.rows("ecr", "describe_repositories", "repositories"):
+        name, count, size = str(row.get("repositoryName", "")), 0, 0.0
+        for image in place.rows("ecr", "describe_images", "imageDetails", repositoryName=name):
+            count += 1
+            size += float(image.get("imageSizeInBytes") or 0)
+        if not count:
+            continue
+        yield place.item(
+            name, f"{count} images", "billed by their size (at most this: layers are shared)",
+            created=moment(row.get("createdAt")), size=size, billed=("image-repository",),
+            remove=command("ecr", "delete-repository", place.region, "--force", repository_name=name),
+        )  # fmt: skip
+
+
+@kind(
+    "log-group",
+    calls=["logs:DescribeLogGroups"],
+    why="logs without a retention are kept, and billed, for ever",
+)
+def log_groups(place: Place) -> Iterator[Item]:
+    """Log groups that hold something and never let it go."""
+    for row in place.rows("logs", "describe_log_groups", "logGroups"):
+        size = float(row.get("storedBytes") or 0)
+        if row.get("retentionInDays") or not size:
+            continue
+        name = row.get("logGroupName", "")
+        yield place.item(
+            name, "never expires", "kept for ever: no retention is set", size=size, billed=("log-group",),
+            created=moment(row.get("creationTime")),
+            remove=command("logs", "put-retention-policy", place.region, log_group_name=name,
+                           retention_in_days=30),
+        )  # fmt: skip
