@@ -1,7 +1,7 @@
 # Everything runs in .venv, which the targets make and fill by themselves. It is filled anew only when
 # pyproject.toml changes: the package is installed in place, so edits to the source count at once.
 
-.PHONY: help demo test lint docs bench torture clean
+.PHONY: help demo test lint docs bench torture integration integration-slurm integration-sky integration-dstack clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -32,6 +32,7 @@ help:
 	@echo "make docs    generate anew what the documents quote"
 	@echo "make bench   how long the commands take, a save, and the odds"
 	@echo "make torture kill training runs at random instants, KILLS=1000 times or for MINUTES=…, and report the counts"
+	@echo "make integration  exported jobs: on a real Slurm (as root, eight minutes), read by SkyPilot and dstack (460 MB)"
 	@echo "make clean   remove the venv and the caches"
 
 # "Does not fit" is the right answer here, and its exit status is 1. A crash would exit with 1 as well,
@@ -65,8 +66,27 @@ MINUTES := 1000000
 torture: $(VENV)/installed-dev
 	cd tests && ../$(BIN)/python -m torture --kills $(KILLS) --minutes $(MINUTES)
 
+# What cannot be had here is said and left out; what runs must pass.
+integration: integration-slurm integration-sky integration-dstack
+
+integration-slurm: $(VENV)/installed-dev
+	@test "$$(id -u)" -ne 0 || command -v slurmctld >/dev/null || test -x /usr/sbin/slurmctld || \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurm-wlm munge || \
+		echo "integration: Slurm cannot be installed here; left out" >&2
+	$(BIN)/pytest -s -rs tests/integration/check_slurm.py
+
+# Each in an environment of its own: what one of them wants of a library the other may not.
+INTEGRATION := .venv-integration
+integration-sky: INSTALL = skypilot
+integration-dstack: INSTALL = dstack
+integration-sky integration-dstack: integration-%: $(VENV)/pyvenv.cfg
+	@test -x $(INTEGRATION)/$*/bin/python || $(BIN)/python -m venv $(INTEGRATION)/$*
+	@if $(INTEGRATION)/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-input $(INSTALL) pyyaml --editable .; \
+	then $(INTEGRATION)/$*/bin/python tests/integration/check_parsers.py $*; \
+	else echo "integration: $(INSTALL) cannot be installed here; left out" >&2; fi
+
 clean:
-	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(INTEGRATION) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/pyvenv.cfg:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; hint: make PYTHON=/path/to/python3 ..." >&2; exit 1; }

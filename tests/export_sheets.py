@@ -11,6 +11,15 @@ from terminal import TINY, answered, run
 
 from loadsheet import signature
 
+#: engine -> the options that it cannot do without
+ENGINES: dict[str, tuple[str, ...]] = {
+    "slurm": (),
+    "k8s": ("--image", "pytorch/pytorch:2.9.0-cuda12.9-cudnn9-runtime", "--volume", "claim"),
+    "dstack": ("--mirror", "s3://bucket/runs"),
+    "sky": ("--mirror", "s3://bucket/runs"),
+}
+COMMAND = ("--command", "python train.py")
+
 
 def gpu_sheet(folder: Path, *options: str) -> Path:
     """LoRA of a small Llama on one A100, 1000 steps, 2 USD a GPU hour."""

@@ -2,8 +2,8 @@
 
 Two formulas stand here, each with its margin in a named constant:
 
-    time cap   =  1.5 · high estimate + 15 min          for the whole work, at once
-    grace      =  1.3 · save + step                     seconds between being told to stop and the end
+    time cap   =  1.5 · high estimate + 15 min + grace      for the whole work, at once
+    grace      =  1.3 · save + step                         seconds between being told to stop and the end
 
 The sheet predicts steps only. Starting (imports, building, restoring) is what the 15 minutes are for; a run that
 is slower than one and a half times its high estimate reaches the cap and stops, with its checkpoint written.
@@ -18,8 +18,15 @@ from typing import Final
 from loadsheet.cloud.export.facts import Facts
 from loadsheet.cloud.export.gpu_names import ANY, check_region, gpu_name, spelled_alike, vendor
 from loadsheet.cloud.export.job import ENGINES, KEPT, VOLUME_AT, DoesNotFit, Job, Wish
-from loadsheet.cloud.export.places import clean_path, label, mirror_place, refuse_bucket
+from loadsheet.cloud.export.places import (
+    clean_path,
+    label,
+    mirror_place,
+    refuse_bucket,
+    refuse_mounted_bucket,
+)
 from loadsheet.cloud.export.words import check_name, check_setup, clean, parse_command, slug, token
+from loadsheet.cloud.machine import Machine
 from loadsheet.cloud.secrets import Scanner
 from loadsheet.errors import BadInput, UnknownGpu, UnknownKey, shorten
 from loadsheet.units import (
@@ -48,8 +55,11 @@ _NOTICES: Final = (("AWS spot", 120.0), ("Google spot", 30.0), ("Azure spot", 30
 _MOST_SECONDS: Final = 365 * 86400.0
 
 
-def make_job(engine: str, facts: Facts, wish: Wish) -> Job:
-    """What the job asks for. Raises DoesNotFit, and BadInput or UnknownKey for an option that makes no sense."""
+def make_job(engine: str, facts: Facts, wish: Wish, machine: Machine | None = None) -> Job:
+    """What the job asks for; `machine` is where paths are looked at.
+
+    Raises DoesNotFit, and BadInput or UnknownKey for an option that makes no sense.
+    """
     if engine not in ENGINES:
         raise UnknownKey(engine, ENGINES, "engine")
     if facts.verdict == "does_not_fit" and not wish.export_anyway:
@@ -58,7 +68,7 @@ def make_job(engine: str, facts: Facts, wish: Wish) -> Job:
             "change the plan as the sheet says; `--export-anyway` writes the job as it is",
         )
     _refuse_secrets(wish)
-    return _Maker(engine, facts, wish).job()
+    return _Maker(engine, facts, wish, machine or Machine()).job()
 
 
 def _refuse_secrets(wish: Wish) -> None:
@@ -76,8 +86,8 @@ def _refuse_secrets(wish: Wish) -> None:
 class _Maker:
     """Decides entry after entry, and writes down where each comes from."""
 
-    def __init__(self, engine: str, facts: Facts, wish: Wish) -> None:
-        self.engine, self.facts, self.wish = engine, facts, wish
+    def __init__(self, engine: str, facts: Facts, wish: Wish, machine: Machine) -> None:
+        self.engine, self.facts, self.wish, self.machine = engine, facts, wish, machine
         self.why: dict[str, str] = {}
         self.defaulted: list[str] = []
         self.notes: list[str] = []
@@ -113,7 +123,7 @@ class _Maker:
             cpus=self._cpus(gpus),
             ram=self._ram(),
             disk=self._disk(),
-            time=self._time(),
+            time=self._time(grace),
             grace=grace,
             price_cap=self._price_cap(gpus),
             mirror=mirror,
@@ -233,7 +243,7 @@ class _Maker:
         facts = self.facts
         return _up((KEPT + 1) * facts.checkpoint + STORED * (facts.params or 0) + DISK_MARGIN, GIB)
 
-    def _time(self) -> int:
+    def _time(self, grace: int) -> int:
         """Seconds, in whole minutes."""
         if self.wish.time is not None:
             self._given("time")
@@ -246,12 +256,12 @@ class _Maker:
                 f"time: got {self.facts.label} without steps or tokens, expected how long the work is",
                 "give --time, or sign the sheet with --steps",
             )
-        seconds = self.facts.seconds[2] * TIME_MARGIN + START_SECONDS
+        seconds = self.facts.seconds[2] * TIME_MARGIN + START_SECONDS + grace
         if seconds > _MOST_SECONDS:
             raise BadInput(
                 f"time: got {format_duration(seconds)}, expected at most one year", "give --time for a part"
             )
-        self._default("time", f"{TIME_MARGIN} × high estimate + {format_duration(START_SECONDS)}")
+        self._default("time", f"{TIME_MARGIN} × high estimate + {START_SECONDS / 60:.0f} min + grace")
         return _up(seconds, 60)
 
     def _grace(self) -> int:
@@ -319,7 +329,9 @@ class _Maker:
         refuse_bucket(volume)
         self._given("volume")
         if self.engine == "slurm":
-            return None, volume, clean_path(volume, "--volume")
+            folder = clean_path(volume, "--volume")
+            refuse_mounted_bucket(folder, "--volume", self.machine)
+            return None, volume, folder
         name, colon, path = volume.partition(":")
         if not re.fullmatch(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?", name):
             raise BadInput(

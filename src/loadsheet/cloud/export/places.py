@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final
 
+from loadsheet.cloud.checklist import CannotLook
 from loadsheet.cloud.export.words import clean
+from loadsheet.cloud.machine import Machine
+from loadsheet.cloud.mounts import BUCKETS, mount_of
 from loadsheet.errors import BadInput, shorten
 
 _FUSE: Final = (
@@ -38,6 +42,19 @@ def refuse_bucket(volume: str) -> None:
             f"--volume: got {shorten(volume)}, expected a block volume",
             "a bucket that is mounted (FUSE) has no locks and renames by copying, so a checkpoint there may be half of "
             f"one: --mirror {shorten(volume, 80)} copies to it instead",
+        )
+
+
+def refuse_mounted_bucket(folder: str, what: str, machine: Machine) -> None:
+    """BadInput for a path that lies on a mounted bucket, as far as this machine sees it."""
+    try:
+        mount = mount_of(machine, Path(folder))
+    except CannotLook:
+        return
+    if mount.kind in BUCKETS:
+        raise BadInput(
+            f"{what}: got {shorten(folder)} on {BUCKETS[mount.kind]}, expected a disk",
+            "a bucket that is mounted (FUSE) has no locks and renames by copying: --mirror s3://… copies to it instead",
         )
 
 

@@ -71,16 +71,21 @@ def script(job: Job, head: list[str]) -> str:
         )
     lines = ["#!/bin/bash", *head, *(f"#SBATCH {option}" for option in options(job)), ""]
     lines += _WAIT.replace("{restarts}", str(RESTARTS)).rstrip("\n").split("\n")
-    lines += ["", "set -e  # setting up may not fail"]
-    if job.workdir is not None:
-        lines.append(f"cd -- {shlex.quote(job.workdir)}")
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()]
-    if job.volume_path is not None:
-        lines.append('mkdir -p -- "$LOADSHEET_RUNS_ROOT"')
-    lines += [*job.setup, "set +e", ""]
+    if before := _before(job):
+        lines += ["", "set -e  # setting up may not fail", *before, "set +e"]
+    lines.append("")
     train = 'srun --ntasks=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" -- ' + shell(job.command)
     lines += _RUN.replace("{train}", train).rstrip("\n").split("\n")
     return "\n".join(lines) + "\n"
+
+
+def _before(job: Job) -> list[str]:
+    """Lines of shell that stand before the training."""
+    lines = [] if job.workdir is None else [f"cd -- {shlex.quote(job.workdir)}"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()]
+    if job.volume_path is not None:
+        lines.append('mkdir -p -- "$LOADSHEET_RUNS_ROOT"')
+    return [*lines, *job.setup]
 
 
 def options(job: Job) -> list[str]:
