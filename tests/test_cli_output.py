@@ -36,9 +36,9 @@ SURFACE = {
     "params": "MODEL --json --run-its-code --tensors --trace",
     "plan": (
         "MODEL --accumulation --attention --batch --calibration --double-quant --dropout --explain --gpu --gpus "
-        "--group --json --keep-gradients --kernels --kv --lora-dropout --loss --mfu --mtbf --no-double-quant "
-        "--no-dropout --no-repeat-kv --no-upcast --optimizer --optimizer-form --precision --prefill-chunk --price "
-        "--price-file --rank --recompute --repeat-kv --restart --save "
+        "--group --json --keep-gradients --kernels --kv --lora-dropout --loss --max-price-age --mfu --mtbf "
+        "--no-double-quant --no-dropout --no-repeat-kv --no-upcast --optimizer --optimizer-form --precision "
+        "--prefill-chunk --price --price-file --prices-from --rank --recompute --repeat-kv --restart --save "
         "--seq --spot --stack --strict --targets --task --tokens --upcast --weights"
     ),
     "preflight": (

@@ -15,15 +15,14 @@ from loadsheet.hardware import gpus
 from loadsheet.ledger import Estimate
 from loadsheet.money.price import (
     COMMAND_LINE,
-    MAX_FILE_BYTES,
     Price,
     PriceRow,
     cheapest,
     cost_per_million_tokens,
     parse_price,
-    read_price_file,
     training_cost,
 )
+from loadsheet.money.price_file import MAX_FILE_BYTES, read_price_file
 
 HEADER = "gpu,gpus,price,per,currency,provider,region,spot,date\n"
 

@@ -27,9 +27,13 @@ def command(
     index, or a .gguf file. What is left out is defaulted and marked with a star.
 
     Exit status: 0 fits or tight, 1 does not fit, 2 the question makes no sense. Where GPUs are
-    compared, 0 if one of them holds it.
+    compared, 0 if one of them holds it. With `--gpu any`, 0 if an offer fits.
     """
     alone = ("--explain", "a comparison has no room; --json has every working") if explain else None
+    if gpu.strip().lower() == "any" and not explain:
+        from loadsheet.cli.plan_offers import answer
+
+        return answer(model, gpus, options, as_json=as_json, strict=strict)
     sheets = sheets_of(model, gpu, gpus, options, alone=alone)
     if len(sheets) == 1:
         if as_json:
@@ -55,7 +59,11 @@ def comparison(sheets: list[Sheet], room: int) -> str:
     first = sheets[0]
     r = first.recipe
     text = f"{first.model.name} · {r.task} · batch {r.batch:,} × {r.seq:,} tokens · {first.gpus} GPU(s) each"
-    return "\n".join([*wrap(text, room, "  "), "", *table([_cells(s) for s in ordered], _SPARE, room)])
+    lines = [*wrap(text, room, "  "), "", *table([_cells(s) for s in ordered], _SPARE, room)]
+    flagged = [f"{s.gpu.id} {s.money.price.flag}" for s in ordered if s.money and s.money.price.flag]
+    if flagged:
+        lines += wrap("prices that may not hold: " + ", ".join(flagged), room, "  ")
+    return "\n".join(lines)
 
 
 def _cells(sheet: Sheet) -> dict[str, str]:

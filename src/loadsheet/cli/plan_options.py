@@ -10,11 +10,11 @@ import click
 
 from loadsheet.arch.read import model as find_model
 from loadsheet.cli.output import warn, warn_shadowed
+from loadsheet.cli.plan_prices import PRICE_OPTIONS, prices_of
 from loadsheet.errors import BadInput, shorten
 from loadsheet.hardware import Gpu
 from loadsheet.hardware import gpu as find_gpu
 from loadsheet.hardware import gpus as all_gpus
-from loadsheet.money.price import Price, cheapest, parse_price, read_price_file
 from loadsheet.recipe import Training, recipe
 from loadsheet.sheet import Sheet, plan
 from loadsheet.sheet.calibration import read_calibration
@@ -48,7 +48,7 @@ _OPTIONS = (
         "--gpu",
         required=True,
         help="GPU id (`loadsheet gpus`), or a JSON file of your own hardware (`measure machine --save`); several "
-        "with commas, or `all`, to compare.",
+        "with commas, or `all`, to compare; `plan`: `any` for the cheapest that a price list offers.",
     ),
     click.option("--gpus", default="1", help="How many GPUs, each with a replica (data parallel). [1]"),
     click.option("--task", help="train, lora, qlora or serve. [train]"),
@@ -70,8 +70,13 @@ _OPTIONS = (
         type=click.Path(),
         help="CSV of your prices per hour, one row each, with a header: gpu (an id), price, and if you like gpus "
         "(in the instance), per (`gpu` or `instance`: what the price is for), currency, provider, region, spot "
-        "(yes/no), date.",
+        "(yes/no), date, billing_unit; or gpuhunt's columns.",
     ),
+    click.option(
+        "--prices-from",
+        help="gpuhunt: its catalogs, over the network, if the package is installed. [none]",
+    ),
+    click.option("--max-price-age", help="Older prices, and undated ones, are flagged. [30d]"),
     click.option(
         "--mtbf",
         help=_TRAIN
@@ -167,7 +172,7 @@ def sheets_of(
     with _as_options():
         count = parse_count(gpus, "gpus")
         settings = _settings(options)
-        price_of = _prices(options, alone=len(chosen) == 1)
+        price_of = prices_of(options, alone=len(chosen) == 1)
         warn_shadowed(model)
         found = find_model(model)
         spot = _interruptions(settings)
@@ -196,6 +201,11 @@ def _gpus(text: str) -> list[Gpu]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise BadInput(f"--gpu: got {shorten(text)}, expected a GPU id", "`loadsheet gpus` lists them")
+    if "any" in (name.lower() for name in names):
+        raise BadInput(
+            f"--gpu: got {shorten(text)}, expected GPU ids",
+            "`plan --gpu any` alone lists what a price list offers; then name one of its GPUs",
+        )
     if "all" in (name.lower() for name in names):
         return list(all_gpus())
     return list({found.id: found for found in map(find_gpu, names)}.values())
@@ -220,7 +230,7 @@ def _as_options() -> Iterator[None]:
 
 def _settings(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were given, as `plan` wants them; BadInput for those that are no numbers."""
-    out = {k: v for k, v in options.items() if v is not None and k not in ("price", "price_file", "spot")}
+    out = {k: v for k, v in options.items() if v is not None and k not in PRICE_OPTIONS}
     if "calibration" in out:
         out["calibration"] = read_calibration(out["calibration"])
     for names, parse in ((_COUNTS, parse_count), (_SHARES, parse_share)):
@@ -245,26 +255,3 @@ def _interruptions(settings: dict[str, Any]) -> Interruptions | None:
     from loadsheet.sheet.spot import Interruptions
 
     return Interruptions(**{name: parse_duration(text, f"--{name}") for name, text in found.items()})
-
-
-def _prices(options: dict[str, Any], *, alone: bool) -> Callable[[Gpu, int], Price | None]:
-    """The price of a GPU, by how many there are; None where the user named none.
-
-    In a comparison, a GPU that the price file does not have goes without.
-    """
-    text, file, spot = options["price"], options["price_file"], options["spot"]
-    if text is not None and file is not None:
-        raise BadInput("--price and --price-file: got both, expected one of them", "leave one of them out")
-    if spot and file is None:
-        raise BadInput("--spot: got no --price-file, expected one", "spot is a column of a price file")
-    if file is None:
-        price = None if text is None else parse_price(text, "--price")
-        return lambda gpu, count: price
-    rows = read_price_file(file)
-
-    def of(gpu: Gpu, count: int) -> Price | None:
-        if not alone and not any(row.gpu == gpu.id and (spot or not row.spot) for row in rows):
-            return None
-        return cheapest(rows, gpu, count, allow_spot=spot)
-
-    return of

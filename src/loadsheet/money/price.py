@@ -1,47 +1,26 @@
 """What a run costs: hours times a price that the user names.
 
 Loadsheet ships no prices: they change by the week, the region and the contract. A price comes from the
-command line (`parse_price`) or from the user's own file (`read_price_file`); without one, callers print
-hours only.
-
-A price file is a CSV of at most 1 MB in UTF-8, commas between the cells, the first row naming the
-columns in any order:
-
-========  ====================================================================================
-gpu       required: a GPU id as `loadsheet gpus` lists it
-price     required: a number with a decimal point, per hour
-gpus      how many GPUs the instance has; 1 if left out. Instances are rented whole.
-per       what the price is for: `gpu` or `instance`; required where `gpus` is more than 1
-currency  a code such as USD or a sign such as €; may be empty
-provider  free text, as is region
-region
-spot      yes or no; no if left out
-date      when the price was seen: YYYY-MM-DD or YYYY-MM
-========  ====================================================================================
+command line (`parse_price`) or from the user's own file (`price_file`); without one, callers print hours only.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import re
-import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from loadsheet.errors import BadFile, BadInput, UnknownGpu, nearest, one_line, shorten
-from loadsheet.hardware import Gpu, listed
+from loadsheet.errors import BadInput, shorten
+from loadsheet.hardware import Gpu
 from loadsheet.hardware import gpu as find_gpu
 from loadsheet.ledger import Basis, Estimate, Item, estimate
 from loadsheet.units import ceil_div
 
 COMMAND_LINE: Final = "given on the command line"
-MAX_FILE_BYTES: Final = 1_000_000
 
 _MAX_PRICE: Final = 1e12  # per hour, in the weakest currency; anything above is a typing error
-_MAX_GPUS: Final = 1_000_000
-_MAX_TEXT: Final = 80
 
 #: the active codes of ISO 4217, so that a unit such as `min` is never taken for a currency
 _CODE_LIST: Final = (
@@ -72,11 +51,14 @@ class Price:
     currency: str = ""  # the user's own: a code, a sign, or nothing
     label: str = ""  # what it buys: provider, region, how many are rented
     source: str = COMMAND_LINE
+    flag: str = ""  # why it may not hold any more: "undated", "89 days old"
 
     def __str__(self) -> str:
         digits = f"{self.amount:,.4f}".rstrip("0")
         shown = digits + "0" * max(0, 2 - len(digits.partition(".")[2]))
-        return f"{shown} {self.currency}".rstrip() + " per GPU hour"
+        return (
+            f"{shown} {self.currency}".rstrip() + " per GPU hour" + (f" ({self.flag})" if self.flag else "")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +75,8 @@ class PriceRow:
     spot: bool = False
     date: str = ""
     source: str = ""  # "prices.csv row 3"
+    instance: str = ""  # what the provider calls it
+    billing_seconds: float | None = None  # a started unit is paid whole; None: the file does not say
 
     @property
     def instance_hour(self) -> float:
@@ -100,7 +84,7 @@ class PriceRow:
         return self.price if self.per == "instance" else self.price * self.gpus
 
 
-def _amount(text: str, what: str, expected: str) -> float:
+def read_amount(text: str, what: str, expected: str) -> float:
     """A number that is not negative, written with a decimal point; BadInput otherwise."""
     if "," in text:
         raise BadInput(
@@ -118,7 +102,7 @@ def _amount(text: str, what: str, expected: str) -> float:
     return value
 
 
-def _currency(text: str, what: str) -> str:
+def read_currency(text: str, what: str) -> str:
     """A currency code in capitals or a sign; "" for nothing; BadInput for anything else."""
     code = text.upper()
     if not text or text in _SIGNS or code in _CODES:
@@ -149,8 +133,8 @@ def parse_price(
     match = _PRICE.fullmatch(text) if len(text) <= 60 else None
     if match is None:
         raise BadInput(f"{what}: got {shorten(value)}, expected {expected}")
-    amount = _amount(match["number"], what, expected)
-    signs = [_currency(match[side] or "", what) for side in ("before", "after")]
+    amount = read_amount(match["number"], what, expected)
+    signs = [read_currency(match[side] or "", what) for side in ("before", "after")]
     if all(signs):
         raise BadInput(f"{what}: got {shorten(value)}, expected one currency, not two")
     return Price(amount, signs[0] or signs[1], source=source)
@@ -214,11 +198,18 @@ def cost_per_million_tokens(
     return Item("per million tokens", amount, expression, operands, _said(price), basis)
 
 
-def cheapest(rows: Iterable[PriceRow], gpu: str | Gpu, gpus: int = 1, allow_spot: bool = False) -> Price:
+def cheapest(
+    rows: Iterable[PriceRow],
+    gpu: str | Gpu,
+    gpus: int = 1,
+    allow_spot: bool = False,
+    flag: Callable[[PriceRow], str] = lambda row: "",
+) -> Price:
     """The least that `gpus` GPUs of one kind cost, per GPU in use; instances are rented whole.
 
-    Spot rows count only with `allow_spot`, as they can be taken away. BadInput if no row fits or if the
-    rows that fit are in several currencies; UnknownGpu if there is no such GPU.
+    Spot rows count only with `allow_spot`, as they can be taken away. `flag` says why the price of a row
+    may not hold any more; it goes into the source. BadInput if no row fits or if the rows that fit are in
+    several currencies; UnknownGpu if there is no such GPU.
     """
     _positive(gpus, "gpus")
     wanted = find_gpu(gpu).id
@@ -232,12 +223,7 @@ def cheapest(rows: Iterable[PriceRow], gpu: str | Gpu, gpus: int = 1, allow_spot
             hint = "it has " + (", ".join(sorted({row.gpu for row in rows})[:8]) or "no rows at all")
         kind = "row" if allow_spot else "on-demand row"
         raise BadInput(f"prices: got no {kind} for `{wanted}`, expected one in the price file", hint)
-    currencies = sorted({row.currency for row in fitting})
-    if len(currencies) > 1:
-        named = ", ".join(c or "none" for c in currencies)
-        raise BadInput(
-            f"prices: got `{wanted}` in several currencies ({named}), expected one", "convert the rows first"
-        )
+    one_currency(fitting, f"`{wanted}`")
 
     def hourly(row: PriceRow) -> float:
         return float(ceil_div(gpus, row.gpus) * row.instance_hour)
@@ -248,121 +234,17 @@ def cheapest(rows: Iterable[PriceRow], gpu: str | Gpu, gpus: int = 1, allow_spot
     if rented > gpus:
         parts.append(f"{rented} rented for {gpus}")
     label = ", ".join(part for part in parts if part)
-    return Price(hourly(best) / gpus, best.currency, label, best.source)
+    doubt = flag(best)
+    source = f"{best.source}, {doubt}" if doubt else best.source
+    return Price(hourly(best) / gpus, best.currency, label, source, doubt)
 
 
-# --- the user's price file -------------------------------------------------------------------------
-
-_COLUMNS: Final = ("gpu", "price", "gpus", "per", "currency", "provider", "region", "spot", "date")
-_YES: Final = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False, "": False}
-_DATE: Final = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])(?:-(?:0[1-9]|[12][0-9]|3[01]))?")
-
-
-def _read_text(path: str | os.PathLike[str], name: str) -> str:
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise BadFile(f"{name}: got a folder or a device, expected a CSV file")
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BadFile(f"{name}: got {reason!r}, expected a CSV file that can be read") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise BadFile(f"{name}: got more than 1 MB, expected a price file of at most 1 MB")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadFile(
-            f"{name}: got byte {data[error.start]:#04x} at {error.start}, expected UTF-8 text",
-            "save the sheet as CSV UTF-8",
-        ) from None
-
-
-def _header(cells: Sequence[str], name: str) -> list[str]:
-    columns = [cell.strip().lower() for cell in cells]
-    if len(columns) == 1 and re.search(r"[;\t|]", columns[0]):
-        raise BadFile(
-            f"{name} row 1: got {shorten(columns[0])}, expected commas between the columns",
-            "save the sheet as CSV with commas",
+def one_currency(rows: Iterable[PriceRow], what: str) -> str:
+    """The currency that all rows share; BadInput if they have several, as amounts then have no order."""
+    currencies = sorted({row.currency for row in rows})
+    if len(currencies) > 1:
+        named = ", ".join(c or "none" for c in currencies[:8])
+        raise BadInput(
+            f"prices: got {what} in several currencies ({named}), expected one", "convert the rows first"
         )
-    for column in columns:
-        if column not in _COLUMNS:
-            close = nearest(column, _COLUMNS)
-            hint = f"did you mean `{close[0]}`?" if close else "columns: " + ", ".join(_COLUMNS)
-            raise BadInput(f"{name} row 1: got column {shorten(column)}, expected a known one", hint)
-        if columns.count(column) > 1:
-            raise BadInput(f"{name} row 1: got column `{column}` twice, expected it once")
-    for column in ("gpu", "price"):
-        if column not in columns:
-            raise BadInput(f"{name} row 1: got no column `{column}`, expected one")
-    return columns
-
-
-def _row(cells: dict[str, str], where: str) -> PriceRow:
-    def what(column: str) -> str:
-        return f"{where}, column `{column}`"
-
-    def bad(column: str, expected: str, hint: str = "") -> BadInput:
-        return BadInput(f"{what(column)}: got {shorten(cells.get(column, ''))}, expected {expected}", hint)
-
-    try:
-        gpu_id = listed(cells["gpu"]).id
-    except UnknownGpu as error:
-        raise bad("gpu", "a known GPU id", error.hint) from None
-    price = _amount(cells["price"], what("price"), "a number")
-    count = cells.get("gpus") or "1"
-    if not re.fullmatch(r"[0-9]{1,7}", count) or not 1 <= int(count) <= _MAX_GPUS:
-        raise bad("gpus", "a positive whole number")
-    per = cells.get("per", "").lower()
-    if per not in ("gpu", "instance") and (per or int(count) > 1):
-        raise bad("per", "`gpu` or `instance`", "a price for several GPUs must say what it is for")
-    spot = _YES.get(cells.get("spot", "").lower())
-    if spot is None:
-        raise bad("spot", "yes or no")
-    if cells.get("date") and not _DATE.fullmatch(cells["date"]):
-        raise bad("date", "YYYY-MM-DD or YYYY-MM")
-    for column in ("provider", "region"):
-        if len(cells.get(column, "")) > _MAX_TEXT:
-            raise bad(column, f"at most {_MAX_TEXT} characters")
-    return PriceRow(
-        gpu=gpu_id,
-        price=price,
-        gpus=int(count),
-        per="instance" if per == "instance" else "gpu",
-        currency=_currency(cells.get("currency", ""), what("currency")),
-        provider=one_line(cells.get("provider", "")),
-        region=one_line(cells.get("region", "")),
-        spot=spot,
-        date=cells.get("date", ""),
-        source=where,
-    )
-
-
-def read_price_file(path: str | os.PathLike[str]) -> tuple[PriceRow, ...]:
-    """The rows of a user's price file (columns: see this module), blank ones left out.
-
-    BadFile if it cannot be read, is no UTF-8 CSV or is larger than 1 MB; BadInput, with row and column
-    (the row of the names is row 1), if a cell makes no sense or if there is no row at all.
-    """
-    import csv
-    import io
-
-    name = one_line(os.path.basename(os.fsdecode(path))) or "price file"
-    reader = csv.reader(io.StringIO(_read_text(path, name), newline=""), strict=True)
-    columns: list[str] = []
-    rows: list[PriceRow] = []
-    number = 0
-    try:
-        for number, cells in enumerate(reader, start=1):
-            where = f"{name} row {number}"
-            if number == 1:
-                columns = _header(cells, name)
-            elif any(cell.strip() for cell in cells):
-                if len(cells) != len(columns):
-                    raise BadInput(f"{where}: got {len(cells)} cells, expected {len(columns)}")
-                rows.append(_row({c: cell.strip() for c, cell in zip(columns, cells, strict=True)}, where))
-    except csv.Error as error:
-        raise BadFile(f"{name} row {number + 1}: got {str(error)!r}, expected CSV") from None
-    if not rows:
-        raise BadInput(f"{name}: got no prices, expected a row of column names and one row per price")
-    return tuple(rows)
+    return currencies[0] if currencies else ""
