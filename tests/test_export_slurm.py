@@ -45,6 +45,16 @@ with open(place + "/heard", "w") as file:
 sys.exit(status)
 """
 
+#: as the real one: hands USR1 on, kills its task at TERM, and ends with the status of its task
+_SRUN = """
+while [ "$1" != -- ]; do shift; done; shift
+trap 'kill -USR1 $task' USR1
+trap 'kill -KILL $task' TERM
+"$@" & task=$!
+while told=; trap 'told=1; kill -USR1 $task' USR1; wait $task; status=$?; [ -n "$told" ]; do :; done
+exit $status
+"""
+
 
 class World:
     """A folder with stubs of `srun` and `scontrol`, a training, and the script that was exported."""
@@ -54,8 +64,7 @@ class World:
         stubs = folder / "bin"
         stubs.mkdir()
         for name, text in {
-            # srun hands on what it hears, as the real one does, and ends with the status of its task
-            "srun": 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"',
+            "srun": _SRUN,
             "scontrol": f'echo "$@" >> "{folder}/requeued"; exit {requeue}',
         }.items():
             (stubs / name).write_text(f"#!/bin/bash\n{text}\n")
@@ -132,19 +141,38 @@ def worlds(tmp_path: Path) -> Iterator[list[World]]:
             world.process.communicate()
 
 
-@pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM"])
-def test_a_signal_reaches_the_training_and_75_is_queued_again(
-    tmp_path: Path, worlds: list[World], name: str
-) -> None:
+def test_usr1_reaches_the_training_and_75_is_queued_again(tmp_path: Path, worlds: list[World]) -> None:
     """The batch shell hears the signal, hands it on, waits for the save, and asks for a requeue."""
     worlds.append(world := World(tmp_path, 75))
     job = world.start()
     world.began()
-    job.send_signal(signal.Signals[name])
+    job.send_signal(signal.SIGUSR1)
     assert world.ended() == 75
-    assert (tmp_path / "heard").read_text() == name
+    assert (tmp_path / "heard").read_text() == "SIGUSR1"
     assert world.requeued() == ["requeue 4242"]
     assert world.orphans() == []
+
+
+def test_a_job_that_is_ended_saves_and_does_not_come_back(tmp_path: Path, worlds: list[World]) -> None:
+    """SIGTERM is scancel: the training saves, told by USR1 (srun would kill at TERM), and nobody queues it again."""
+    worlds.append(world := World(tmp_path, 75))
+    job = world.start()
+    world.began()
+    job.send_signal(signal.SIGTERM)
+    assert world.ended() == 75
+    assert (tmp_path / "heard").read_text() == "SIGUSR1"
+    assert world.requeued() == []
+    assert world.orphans() == []
+
+
+def test_the_training_alone_is_told(tmp_path: Path, worlds: list[World]) -> None:
+    """On preemption Slurm tells the tasks and not the batch shell: 75 is queued again all the same."""
+    worlds.append(world := World(tmp_path, 75))
+    world.start()
+    os.kill(world.began(), signal.SIGTERM)
+    assert world.ended() == 75
+    assert (tmp_path / "heard").read_text() == "SIGTERM"
+    assert world.requeued() == ["requeue 4242"]
 
 
 def test_two_signals_do_not_lose_the_status(tmp_path: Path, worlds: list[World]) -> None:
@@ -154,7 +182,7 @@ def test_two_signals_do_not_lose_the_status(tmp_path: Path, worlds: list[World])
     world.began()
     job.send_signal(signal.SIGUSR1)
     time.sleep(0.1)
-    job.send_signal(signal.SIGTERM)
+    job.send_signal(signal.SIGUSR1)
     assert world.ended() == 75
     assert world.requeued() == ["requeue 4242"]
     assert world.orphans() == []

@@ -28,7 +28,7 @@ STEPS = 1000
 PAUSE = "0.2"  # so the second start outlives its time limit of three minutes
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
     """A Slurm of one node, torn down in the end."""
     if why := missing():
@@ -55,20 +55,42 @@ def _bits(run: Path) -> dict[str, Any]:
     return {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
 
 
+def _exported(folder: Path, training: Path, *options: str) -> Path:
+    """The job of a training of STEPS steps below `training`."""
+    script = folder / "job.sh"
+    words = [sys.executable, str(TRAIN), str(STEPS)]
+    exported(
+        "slurm", str(cpu_sheet(folder, STEPS)), "--command", " ".join(words), "--name", "torture", "--partition",
+        "low", "--cpus", "1", "--ram", "1GiB", "--workdir", str(training), "--setup", f"export PAUSE={PAUSE}",
+        "--json", "--out", str(script), *options,
+    )  # fmt: skip
+    return script
+
+
+def _stops(run: Path) -> list[str]:
+    return [event["reason"] for event in read_events(run) if event["event"] == "stopped"]
+
+
+def test_scancel_saves_and_stays_cancelled(node: Node, tmp_path: Path) -> None:
+    """Who cancels a job means it: the state is saved, and nothing queues the job again."""
+    number = node.call("sbatch", "--parsable", str(_exported(tmp_path, tmp_path)), cwd=tmp_path)
+    node.wait(lambda: _logged(tmp_path) >= 10, 180, "10 steps")
+    node.call("scancel", number)
+    node.wait(lambda: "torture" not in node.call("squeue", "--noheader", "--format=%j"), 120, "end")
+    print((tmp_path / f"torture-{number}.out").read_text())
+    assert node.job(number)["JobState"] == "CANCELLED"
+    assert node.job(number)["Restarts"] == "0"
+    assert len(_stops(_only_run(tmp_path))) == 1
+
+
 def test_preempted_and_out_of_time(node: Node, tmp_path: Path) -> None:
     """SIGTERM by preemption, USR1 before the time limit, each a 75; Slurm starts it again; the bits are equal."""
     whole, taken = tmp_path / "whole", tmp_path / "taken"
     whole.mkdir()
     taken.mkdir()
-    words = [sys.executable, str(TRAIN), str(STEPS)]
-    subprocess.run(words, cwd=whole, check=True, timeout=300)
+    subprocess.run([sys.executable, str(TRAIN), str(STEPS)], cwd=whole, check=True, timeout=300)
 
-    script = tmp_path / "job.sh"
-    exported(
-        "slurm", str(cpu_sheet(tmp_path, STEPS)), "--command", " ".join(words), "--name", "torture", "--partition",
-        "low", "--cpus", "1", "--ram", "1GiB", "--time", "3min", "--workdir", str(taken), "--setup",
-        f"export PAUSE={PAUSE}", "--json", "--out", str(script),
-    )  # fmt: skip
+    script = _exported(tmp_path, taken, "--time", "3min")
     number = node.call("sbatch", "--parsable", str(script), cwd=tmp_path)
     node.wait(lambda: _logged(taken) >= 60, 180, "60 steps")
     print("preempting after", _logged(taken), "steps")
@@ -81,7 +103,7 @@ def test_preempted_and_out_of_time(node: Node, tmp_path: Path) -> None:
 
     print((tmp_path / f"torture-{number}.out").read_text())
     one, other = _only_run(whole), _only_run(taken)
-    stops = [event["reason"] for event in read_events(other) if event["event"] == "stopped"]
+    stops = _stops(other)
     print("stopped by", stops)
     assert stops[0] == "SIGTERM"
     assert stops[1] == "SIGUSR1"

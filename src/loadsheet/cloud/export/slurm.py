@@ -6,6 +6,9 @@ What each part is for, and where it is documented (slurm.schedmd.com: sbatch, sc
 * bash runs a trap only when a command in the foreground has ended; so the training is in the background and
   waited for. A `wait` that a signal ends returns at once; so it is called again until no signal came between.
 * On preemption Slurm tells the tasks of steps, not the batch shell; so the training is a step (`srun`).
+* TERM reaches the batch shell when the job is ended: by scancel, which means it, or by Slurm, which queues it again
+  by itself. So then nothing asks for a requeue. srun hands USR1 on, and at TERM kills its tasks at once (seen with
+  22.05); so the training always hears USR1.
 * `--requeue` lets a job be queued again under its number; 75 asks for it by `scontrol requeue`, as Slurm looks at
   no exit status. `--open-mode=append` keeps what the earlier starts have written.
 """
@@ -22,11 +25,14 @@ from loadsheet.units import MIB, ceil_div, format_duration
 
 #: the span in which Slurm may send the signal too early (sbatch, --signal), seconds
 EARLY: Final = 60
-_MOST_SIGNAL: Final = 65_535
+#: the longest --signal, seconds
+MOST_SIGNAL: Final = 65_535
 
 _WAIT: Final = """\
 again() {  # 75: the state is saved, start me again; the number of starts is bounded
-  if [ "${SLURM_RESTART_COUNT:-0}" -ge {restarts} ]; then
+  if [ -n "$ended" ]; then
+    echo "loadsheet: the job was ended from outside: not queued again by itself" >&2
+  elif [ "${SLURM_RESTART_COUNT:-0}" -ge {restarts} ]; then
     echo "loadsheet: 75 after {restarts} restarts: not queued again" >&2
   elif scontrol requeue "$SLURM_JOB_ID"; then
     echo "loadsheet: queued again, restart $((${SLURM_RESTART_COUNT:-0} + 1))" >&2
@@ -36,21 +42,21 @@ again() {  # 75: the state is saved, start me again; the number of starts is bou
   exit 75
 }
 
-child='' told=''
+child='' told='' ended=''
 # shellcheck disable=SC2317  # it is called by the traps
 tell() {  # a signal for the job is one for the training, which saves and exits with 75
-  told=$1
-  [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null
+  told=1
+  [ -z "$child" ] || kill -s USR1 "$child" 2>/dev/null  # srun hands USR1 on; at TERM it kills
 }
-trap 'tell USR1' USR1
-trap 'tell TERM' TERM
+trap tell USR1
+trap 'ended=1; tell' TERM  # scancel, or Slurm ends the job and queues it again by itself
 """
 
 _RUN: Final = """\
 [ -z "$told" ] || again  # told before it began
 {train} &
 child=$!
-[ -z "$told" ] || kill -s "$told" "$child" 2>/dev/null  # told just before
+[ -z "$told" ] || kill -s USR1 "$child" 2>/dev/null  # told just before
 while
   told=''
   wait "$child"
@@ -64,6 +70,11 @@ exit "$status"
 
 def script(job: Job, head: list[str]) -> str:
     """The batch script; `head` are lines of comment. BadInput where the time would be over before it begins."""
+    if job.grace > MOST_SIGNAL:
+        raise BadInput(
+            f"--save: got {format_duration(job.grace)} to save, expected at most {format_duration(MOST_SIGNAL)}",
+            "Slurm tells a job no earlier than that",
+        )
     if job.time < job.grace + 2 * EARLY:
         raise BadInput(
             f"--time: got {format_duration(job.time)}, expected at least {format_duration(job.grace + 2 * EARLY)}",
@@ -101,7 +112,7 @@ def options(job: Job) -> list[str]:
         given.append(f"--gpus-per-node={f'{job.gpu_name}:' if job.gpu_name else ''}{job.gpus}")
     given += [
         f"--time={_clock(job.time)}",
-        f"--signal=B:USR1@{min(job.grace, _MOST_SIGNAL)}",
+        f"--signal=B:USR1@{job.grace}",
         "--requeue",
         "--open-mode=append",
         f"--output={job.name}-%j.out",
