@@ -1,0 +1,3 @@
+"""Programs among the checks, which nobody is to import."""
+
+collect_ignore = ["check_parsers.py", "train.py"]
