@@ -7,6 +7,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -248,6 +250,63 @@ def test_goes_on_from_the_mirror(tmp_path: Path) -> None:
     with Training(tmp_path / "third", mirror=mirror) as third:
         assert third.train(9) == []
         assert third.weights == weights
+
+
+def test_what_comes_after_the_loop_is_in_the_mirror(tmp_path: Path) -> None:
+    """A record after the last step, and the events of the end, are there once the run is closed; twice is once."""
+    mirror = tmp_path / "elsewhere"
+    with Training(tmp_path / "first", mirror=mirror) as first:
+        first.train(4)
+        first.run.log(test_loss=0.5)
+    whole = (first.run.path / "log.jsonl").read_bytes()
+    segments = sorted((mirror / first.run.fingerprint / "log").iterdir())
+    assert b"".join(segment.read_bytes() for segment in segments) == whole
+    (first.run.path / "log.jsonl").write_bytes(whole + b"{}\n")  # somebody else's, later
+    first.run.close()
+    assert sorted((mirror / first.run.fingerprint / "log").iterdir()) == segments
+    with Training(tmp_path / "second", mirror=mirror) as second:
+        assert second.train(4) == []
+    assert (second.run.path / "log.jsonl").read_bytes().startswith(whole)
+
+
+UNCLOSED = """
+import sys
+import loadsheet as ls
+run = ls.Run.open(sys.argv[1], {}, mirror=sys.argv[2], progress=False)
+for step in run.steps(3):
+    run.log(x=step)
+    if step == 2 and sys.argv[3] == "error":
+        raise ZeroDivisionError
+run.log(last=1)
+"""
+
+
+@pytest.mark.parametrize(("how", "status", "steps"), [("well", 0, [0, 1, 2, 3]), ("error", 1, [0, 1, 2])])
+def test_a_script_that_closes_nothing(how: str, status: int, steps: list[int], tmp_path: Path) -> None:
+    """What it has logged is in the mirror when the process has ended, by an error too."""
+    command = [sys.executable, "-c", UNCLOSED, str(tmp_path / "runs"), str(tmp_path / "mirror"), how]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    assert "Warning" not in done.stderr
+    (here,) = (tmp_path / "runs").iterdir()
+    segments = sorted((tmp_path / "mirror" / here.name / "log").iterdir())
+    assert b"".join(segment.read_bytes() for segment in segments) == (here / "log.jsonl").read_bytes()
+    assert ls.read_log(here)["step"] == steps
+    assert (read_events(here)[-1]["event"] == "left") == (how == "error")
+
+
+def test_close_ends_the_loop(tmp_path: Path) -> None:
+    """Closed from inside, the loop is over: signals are free, and it is noted that it was left."""
+    before = signal.getsignal(signal.SIGTERM)
+    training = Training(tmp_path)
+    for _ in training.run.steps(5):
+        training.step()
+        training.run.close()
+        assert signal.getsignal(signal.SIGTERM) == before
+        break
+    assert read_events(training.run.path)[-1]["event"] == "left"
+    with Training(tmp_path) as training:
+        assert training.train(5) == [0, 1, 2, 3, 4]
 
 
 # -- weights of a run --------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ import loadsheet as ls
 run = ls.Run.open(sys.argv[1], {})
 for step in run.steps(1_000_000):
     print(step, flush=True)
-    while run._signals.received is None:
+    while run._stops.signals.received is None:
         time.sleep(0.01)
     print("heard", flush=True)
     time.sleep(float(sys.argv[2]))

@@ -87,6 +87,86 @@ def test_a_signal_to_the_whole_group(number: signal.Signals, tmp_path: Path) -> 
     assert columns(root) == expected.log
 
 
+EVALUATION = """
+import contextlib, os, sys, time
+import loadsheet as ls
+import torch
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        if index == 20 and os.path.exists(sys.argv[2] + ".hold"):  # the signal comes while a worker loads
+            open(sys.argv[2] + ".there", "w").close()
+            time.sleep(3600)
+        return float(index)
+
+torch.manual_seed(0)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+loader = torch.utils.data.DataLoader(Data(), num_workers=2, persistent_workers=HOW == "idle")
+run = ls.Run.open(sys.argv[1], {})
+run.keep(model=model, optimizer=optimizer)
+evaluation = iter(loader) if HOW == "idle" else None
+
+def train():
+    for step in run.steps(6, checkpoint_every=2):
+        model(torch.rand(4, 1)).pow(2).mean().backward()
+        optimizer.step()
+        if step == 3:
+            if HOW == "idle":
+                next(evaluation)
+                if os.path.exists(sys.argv[2] + ".hold"):
+                    open(sys.argv[2] + ".there", "w").close()
+                    while os.path.exists(sys.argv[2] + ".hold"):
+                        time.sleep(0.01)
+                    time.sleep(0.5)  # long enough for the workers to die, and for torch to be told
+            else:
+                with run.aside() if HOW == "aside" else contextlib.nullcontext():
+                    sum(loader)
+        optimizer.zero_grad()
+        run.log(weight=model.weight.item())
+
+if HOW == "with":
+    with run:
+        train()
+else:
+    train()
+open(sys.argv[2], "w").write(str([p.item() for p in model.parameters()]))
+"""
+
+
+@pytest.mark.parametrize("how", ["aside", "with", "bare", "idle"])
+def test_a_signal_to_an_evaluation_with_workers(how: str, tmp_path: Path) -> None:
+    """Its workers die of the signal: a stop, at status 75, and the same command ends with the same weights.
+
+    In `run.aside`, in `with run:`, in neither; or with workers that have nothing to do at the time, which
+    does not even end the step.
+    """
+    script = Script(tmp_path / "script.py")
+    script.path.write_text(f"HOW = {how!r}\n{EVALUATION}")
+    start_server()
+    root, whole, out = tmp_path / "runs", tmp_path / "whole", tmp_path / "out"
+    assert Life(tmp_path / "runs-whole", script, whole).wait(PATIENCE) == 0
+    hold, there = tmp_path / "out.hold", tmp_path / "out.there"
+    hold.touch()
+    life = Life(root, script, out, cold=how == "bare")  # what multiprocessing starts has no excepthook
+    assert life.wait_until(there.exists) is None
+    os.killpg(life.pid, signal.SIGTERM)
+    hold.unlink()
+    assert life.wait(PATIENCE) == 75
+    assert living(life.pid) == []
+    saved = 4 if how == "idle" else 2
+    assert committed(root) == saved
+    (path,) = root.iterdir()
+    (event,) = (e for e in read_events(path) if e["event"] == "stopped")
+    assert (event["step"], event["reason"]) == (saved, "SIGTERM")
+    assert ("error" in event) == (how != "idle")  # torch says it in more than one way
+    assert Life(root, script, out).wait(PATIENCE) == 0
+    assert [e["from"] for e in read_events(path) if e["event"] == "resume"] == [0, saved]
+    assert out.read_text() == whole.read_text()
+
+
 ORPHANS = """
 import sys, time
 import loadsheet as ls

@@ -181,6 +181,35 @@ def test_a_second_process_is_refused_with_status_2_naming_the_owner(tmp_path: Pa
         assert run.attempt == 2
 
 
+@pytest.mark.parametrize(
+    "call",
+    ["directory.RunDirectory.open(root, {}, wait=0)", "loop.Run.open(root, {}, wait=0, progress=False)"],
+)
+def test_who_does_not_catch_it_ends_with_the_owner_and_a_hint(tmp_path: Path, call: str) -> None:
+    """Whoever opened it and however quiet it was to be: status 2, two lines, no traceback."""
+    first = start(HOLD, tmp_path)
+    code = f"import sys\nfrom loadsheet.run import directory, loop\nroot = sys.argv[1]\n{call}\n"
+    try:
+        second = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+        )
+    finally:
+        end(first)
+    assert (second.returncode, second.stdout) == (2, "")
+    error, hint = second.stderr.splitlines()
+    assert error.startswith(f"error: run: got one that is in use by process {first.pid} on ")
+    assert hint == "hint: one config is one run: wait for it, stop it, or change the config"
+
+
+def test_who_catches_it_hears_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The text is for whoever asks for the exit status, and only once."""
+    with RunDirectory.open(tmp_path, {}), pytest.raises(Busy) as caught:
+        RunDirectory.open(tmp_path, {}, wait=0)
+    assert capsys.readouterr().err == ""
+    assert (caught.value.exit_code, caught.value.code, caught.value.code) == (2, 2, 2)
+    assert capsys.readouterr().err.count("error: ") == 1
+
+
 def test_a_waiting_process_goes_on_when_the_owner_is_killed(tmp_path: Path) -> None:
     """SIGKILL gives no chance to clean up; the kernel drops the lock, and the waiting one has it."""
     first = start(HOLD, tmp_path)

@@ -254,6 +254,26 @@ def test_the_default_is_fsynced_within_a_second(path: Path, synced: list[tuple[s
         assert synced == [("fsync", path.stat().st_size)]
 
 
+def test_closed_at_the_worst_moment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`close` comes when the thread has waited and is about to note that it is at work: it ends all the same."""
+    monkeypatch.setattr(log_module, "_LATEST", 0.01)
+    log = Log(path, 1)
+    clear = log._dirty.clear
+
+    def interrupted() -> None:
+        log._closing.set()  # what `close` does, before it waits for the thread
+        log._dirty.set()
+        clear()
+
+    log._dirty.clear = interrupted  # type: ignore[method-assign]
+    log.resume(0)
+    log.write(0, {"x": 1})
+    assert log._thread is not None
+    log._thread.join(timeout=60)
+    assert not log._thread.is_alive()
+    log.close()
+
+
 def test_a_resume_is_durable_before_anything_else(path: Path, synced: list[tuple[str, int]]) -> None:
     """Without it, records after the loss of power would be counted twice."""
     with Log(path, 1) as log:

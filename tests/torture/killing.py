@@ -191,6 +191,8 @@ def reference(folder: Path, kind: Kind, name: str = "reference") -> Reference:
     life = Life(folder / name, replace(kind, every=None) if isinstance(kind, Spec) else kind, out)
     status = life.wait(PATIENCE)
     seconds = time.monotonic() - begun
+    if status is None:
+        raise Failed(f"process {life.pid}, the uninterrupted run, hangs")
     if status != 0:
         raise Failed(f"the uninterrupted run ended with {status}")
     life.close()
@@ -277,6 +279,8 @@ def kill_until_done(
         tally.lives += 1
         if tally.kills >= goal or time.monotonic() > until:
             status = life.wait(PATIENCE)
+            if status is None:
+                raise Failed(f"process {life.pid} hangs")
         elif newest[-1] <= 0:
             status = life.wait_until(lambda: committed(root) > 0)
         else:

@@ -20,6 +20,9 @@ The tree::
 
 from __future__ import annotations
 
+import contextlib
+import sys
+
 from loadsheet.errors import BadFile, BadInput, LoadsheetError
 
 #: exit status after SIGTERM, SIGUSR1 or a notice: "temporary failure, try again" (sysexits.h)
@@ -49,11 +52,21 @@ class BadCheckpoint(BadFile):
 
 
 class Busy(RunError, SystemExit):
-    """Another process has the run; left uncaught it ends the program with status 2 and no traceback."""
+    """Another process has the run; left uncaught it ends the program with status 2 and two lines, no traceback."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
-        self.code = self.exit_code
+        self._said = False
+
+    @property
+    def code(self) -> int:  # type: ignore[override]
+        """The exit status. Who asks for it ends the process and prints nothing of a SystemExit: so this does."""
+        if not self._said:
+            self._said = True
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # no stderr, or one that is closed
+                sys.stderr.write(f"error: {self}\n" + (f"hint: {self.hint}\n" if self.hint else ""))
+                sys.stderr.flush()
+        return self.exit_code
 
 
 class Fenced(RunError):

@@ -224,6 +224,8 @@ class Log:
             if self._closing.wait(_LATEST / 2):
                 return
             self._dirty.clear()
+            if self._closing.is_set():  # in between: what was cleared was the call of `close`, the last one
+                return
             try:
                 os.fsync(self._fd)
                 self._check_there()

@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+import weakref
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -21,30 +23,25 @@ from loadsheet.errors import BadInput, LoadsheetError, shorten
 from loadsheet.run import ending
 from loadsheet.run.batches import Batches
 from loadsheet.run.checkpoint import CheckpointStore
-from loadsheet.run.directory import MIRROR_VARIABLE, ROOT_VARIABLE, RunDirectory
-from loadsheet.run.errors import Busy, RunError
+from loadsheet.run.errors import RunError
 from loadsheet.run.hold import Hold
 from loadsheet.run.isolate import isolated, mix
 from loadsheet.run.load import put_weights, state_of
-from loadsheet.run.log import Log
 from loadsheet.run.lost import nothing_saved
 from loadsheet.run.measured import Clock, attempt_entry, parameters_of, write_measured
-from loadsheet.run.mirror import Mirror
 from loadsheet.run.moving import Watch
 from loadsheet.run.notices import Notices, Where
-from loadsheet.run.objects import settled
+from loadsheet.run.opening import Old, Opened, check_options, open_directory
 from loadsheet.run.policy import MTBF, Policy
 from loadsheet.run.progress import Progress
 from loadsheet.run.reading import read_events
 from loadsheet.run.retention import Wanted
 from loadsheet.run.saves import Saves
-from loadsheet.run.sheetfile import Facts, Source, adopt
-from loadsheet.run.signals import Outside, StopSignals
+from loadsheet.run.sheetfile import Source
+from loadsheet.run.signals import Outside
 from loadsheet.run.state import Keeper
+from loadsheet.run.stops import Stops
 from loadsheet.run.tell import tell
-from loadsheet.units import format_duration
-
-Old = str | os.PathLike[str] | tuple[str | os.PathLike[str], int | str]
 
 
 class Run:
@@ -53,28 +50,29 @@ class Run:
     `path` is the directory, `fingerprint` its name, `attempt` counts the lives of this run from 1.
     """
 
-    def __init__(self, directory: RunDirectory, log: Log, notices: Notices, progress: Progress) -> None:
-        self._directory = directory
+    def __init__(self, opened: Opened, notices: Notices, progress: Progress) -> None:
+        self._directory = opened.directory
         self._outside = Outside(
-            progress.say, lambda: max(CheckpointStore(directory.checkpoints).steps(), default=0)
+            progress.say, lambda: max(CheckpointStore(opened.directory.checkpoints).steps(), default=0)
         )
-        self._log = log
+        self._log = opened.log
         self._notices = notices
         self._progress = progress
         self._keeper = Keeper()
         self._batches: dict[str, Batches] = {}
-        self._signals = StopSignals()
         self._clock = Clock()
-        self._sheet: Facts | None = None  # the signed sheet, if there is one
+        self._sheet = opened.sheet
         self._span = (0, 0)  # the steps of this attempt: begun with, completed
-        self._ended: str | None = None
         self._start_from: Old | None = None
         self._saves: Saves | None = None
         self._watch: Watch | None = None
-        self._mirror: str | os.PathLike[str] | None = None
+        self._mirror = opened.mirror
         self._mirror_options: dict[str, Any] | None = None
         self._step: int | None = None  # what `log` belongs to; None before the first step
         self._looping = False
+        self._stops = Stops(self._log, notices, progress)
+        self._closed = False
+        self._steps: weakref.ref[Generator[int]] | None = None
         self._values: dict[str, Any] = {}
 
     @classmethod
@@ -110,34 +108,24 @@ class Run:
         Raises BadInput for the config, ForeignConfig if the directory belongs to another, Busy if another
         process has it (left uncaught, exit status 2), BadFile for a sheet that was edited, MirrorFailed.
         """
-        if int(os.environ.get("WORLD_SIZE") or 1) > 1:
-            raise RunError(
-                f"run: got WORLD_SIZE={shorten(os.environ['WORLD_SIZE'])}, expected one process",
-                "training over several processes is not supported: their states would have to be saved together",
-            )
-        _check_options(wait, start_from)
+        check_options(wait, start_from)
         shown = Progress(progress)
-        mirror = os.environ.get(MIRROR_VARIABLE) or None if mirror is None else mirror
-        if mirror is not None and os.environ.get(ROOT_VARIABLE):
-            shown.say(f"mirror left out: {ROOT_VARIABLE} is set, and what is tried out must not reach it")
-            mirror = None
-        mirror = None if mirror is None else settled(mirror)
-        try:
-            directory = RunDirectory.open(root, config, exclude, wait, prepare=_pull(mirror, mirror_options))
-        except Busy as error:
-            shown.say(f"{error} (hint: {error.hint})")
-            raise
-        try:
-            CheckpointStore(directory.checkpoints).sweep()
-            facts = adopt(sheet, directory.path)
-            log = Log(directory.log_path, directory.attempt, durable=durable_log)
-        except BaseException:
-            directory.close()
-            raise
-        run = cls(directory, log, Notices(notice), shown)
-        run._start_from, run._sheet = start_from, facts
+        opened = open_directory(
+            root,
+            config,
+            exclude,
+            mirror=mirror,
+            mirror_options=mirror_options,
+            sheet=sheet,
+            durable_log=durable_log,
+            wait=wait,
+            progress=shown,
+        )
+        run = cls(opened, Notices(notice), shown)
+        run._start_from, run._mirror_options = start_from, mirror_options
         run._outside.install()
-        run._mirror, run._mirror_options = mirror, mirror_options
+        # a script that never calls `close` ends with a log that is complete, here and in the mirror
+        Finalize(None, _close, args=(weakref.ref(run),), exitpriority=90)
         return run
 
     # --- what belongs to it ---------------------------------------------------------------------------
@@ -226,7 +214,9 @@ class Run:
         start, resumed = self._restore(saves.store, total)
         self._log.event("steps", total=total)
         self._saves = saves
-        return self._loop(start, total, saves, resumed)
+        loop = self._loop(start, total, saves, resumed)
+        self._steps = weakref.ref(loop)
+        return loop
 
     def _restore(self, store: CheckpointStore, total: int) -> tuple[int, bool]:
         """Bring everything to the newest state; the number of its completed steps, and whether there was one."""
@@ -257,14 +247,12 @@ class Run:
         self._log.event("start_from", run=str(where), step=state.step, names=names)
         self._progress.say(f"{self.path}: begins with {', '.join(names)} of {where}, step {state.step}")
 
-    def _loop(self, start: int, total: int, saves: Saves, resumed: bool) -> Iterator[int]:
+    def _loop(self, start: int, total: int, saves: Saves, resumed: bool) -> Generator[int]:
         batches = self._batches.values()
         self._span = (self._span[0] if self._clock.seconds else start, start)
         saves.on_durable = self._measure
-        self._looping, self._ended = True, "left"
-        self._signals = StopSignals(tell=self._progress.terminal)
-        self._signals.install()
-        self._notices.start()
+        self._looping = True
+        self._stops.begin(saves)
         hold = Hold()
         self._watch = watch = Watch(lambda: self._keeper.objects, lambda: self._keeper.unkept, tell)
         self._progress.begin(start, total)
@@ -287,90 +275,42 @@ class Run:
                     self._progress.say(f"{repeated} steps repeated after the resume, identical")
                     self._log.audited = 0
                 saves.check()
-                self._tell_saves(saves)
+                saves.note(self._log)
                 if completed == total:
                     break
-                hold.wait(self.path, completed, lambda: self._signals.received is not None)
-                if (why := self._asked_to_stop(completed, saves)) is not None:
+                hold.wait(self.path, completed, lambda: self._stops.signals.received is not None)
+                if (why := self._stops.asked(completed, saves)) is not None:
                     watch.later(completed - start, least=3)
-                    self._stop(completed, saves, why)
+                    self._stops.stop(completed, saves, why)
                 if saves.due(completed):
                     watch.later(completed - start)
                     saves.take(completed)
                 self._progress.update(completed, self._values)
             saves.finish(total)
-            self._tell_saves(saves)
-            self._step, self._ended = total, "done"
-            if self._signals.received is not None:
+            saves.note(self._log)
+            self._step, self._stops.how = total, "done"
+            if self._stops.signals.received is not None:
                 # What comes after the loop is done by the next attempt, which finds the run complete.
-                self._stop(total, saves, ending.by_signal(self._signals.received))
+                self._stops.stop(total, saves, ending.by_signal(self._stops.signals.received))
         except GeneratorExit:  # the body was left: by an error, or by `break`
-            with suppress(LoadsheetError):  # the error is what counts, not that it cannot be noted
-                self._log.event("left", step=completed)
+            if self._stops.how == "left":
+                with suppress(LoadsheetError):  # the error is what counts, not that it cannot be noted
+                    self._log.event("left", step=completed)
             raise
         finally:
             self._looping = False
             self._watch = None
             self._progress.clear()
             saves.close()
-            self._notices.stop()
-            self._signals.remove()
+            self._stops.end()
             self._record()
             for each in batches:
                 each.close()
 
-    def _asked_to_stop(self, completed: int, saves: Saves) -> ending.Why | None:
-        """Whether a signal or a notice says so; a notice of what is far off only makes a checkpoint."""
-        if self._signals.received is not None:
-            return ending.by_signal(self._signals.received)
-        notice = self._notices.current()
-        if notice is None or not self._notices.heed(notice):
-            return None
-        if (why := ending.stale(notice, self._notices.began)) is not None:
-            tell(
-                f"a notice {why} was ignored, training goes on; whoever writes notices should remove old ones"
-            )
-            return None
-        self._log.event("notice", kind=notice.kind, deadline=notice.deadline, source=notice.source)
-        if notice.kind == "cancelled":
-            self._progress.say("the notice was cancelled, training goes on")
-            return None
-        if notice.kind == "rebalance":
-            self._progress.say("the machine may be taken soon: a checkpoint is written, training goes on")
-            saves.take(completed)
-            return None
-        if saves.in_time(notice.deadline):
-            saves.take(completed, wait=True)
-            said = f"saved after {completed} steps"
-        else:
-            said = f"too late for a save, checkpoint {saves.newest} stays the newest"
-        left = format_duration(ending.patience(notice))
-        self._progress.say(f"{said}; waiting for the machine to be taken, at most {left}")
-        return ending.wait_idle(self._signals, self._notices, notice)
-
-    def _stop(self, completed: int, saves: Saves, why: ending.Why) -> None:
-        """Save unless a notice came too late for that, and raise Stopped."""
-        if why.save:
-            saves.take(completed, wait=True)
-        self._tell_saves(saves)
-        newest, self._ended = saves.newest, "stopped"
-        self._log.event("stopped", step=newest, reason=why.reason)
-        self._progress.say(
-            f"stopped by {why.reason} after {completed} steps; the same command goes on from step {newest}"
-        )
-        raise why.stopped(newest)
-
-    def _tell_saves(self, saves: Saves) -> None:
-        """Note in the log what became durable since; in this thread, which alone writes to it."""
-        for save in saves.news():
-            self._log.event(
-                "checkpoint", step=save.step, bytes=save.nbytes, stall=save.stall, total=save.total
-            )
-
     def _record(self) -> None:
         """Write down what was measured, with a warning if that cannot be done."""
         try:
-            self._measure(self._ended)
+            self._measure(self._stops.how)
         except OSError as error:
             tell(f"measured.json: not written: {error.strerror}")
         except RunError as error:  # the run has another owner, or is gone: it is not ours to write
@@ -423,7 +363,12 @@ class Run:
         with isolated(own if seed is None else seed, cuda=True):
             if self._watch is not None:
                 self._watch.aside(begins=True)
-            yield
+            try:
+                yield
+            except Exception as error:
+                if (stopped := self._stops.inside(error)) is None:
+                    raise
+                raise stopped from error
             if self._watch is not None:
                 self._watch.aside(begins=False)
         self._clock.aside(time.perf_counter() - begun)
@@ -431,18 +376,27 @@ class Run:
     # --- the end ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Finish the log and give the run back; a second call does nothing."""
+        """Finish the log and give the run back; a second call does nothing. Done at the process's end at the latest."""
+        if self._closed:
+            return
+        self._closed = True
+        loop = self._steps() if self._steps is not None else None
+        if loop is not None:
+            with suppress(ValueError):  # called from inside it
+                loop.close()
         if self._saves is not None:
             self._saves.close()
-        if self._ended is not None and not self._looping:  # what came after the loop belongs to the attempt
+        if not self._looping:  # what came after the loop belongs to the attempt
             with contextlib.suppress(OSError, RunError):  # said once, when the loop ended
-                self._measure(self._ended)
-            self._ended = None
+                self._measure(self._stops.how)
         for batches in self._batches.values():
             batches.close()
         self._outside.remove()
+        self._stops.close()
         try:
             self._log.close()
+            if self._saves is not None:
+                self._saves.send_rest()
         finally:
             self._directory.close()
 
@@ -452,27 +406,12 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        stopped = self._stops.inside(error)
         self.close()
+        if stopped is not None:
+            raise stopped from error
 
 
-def _check_options(wait: object, start_from: object) -> None:
-    if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
-        raise BadInput(f"open: wait: got {shorten(wait)}, expected seconds from 0 on")
-    old = start_from[0] if isinstance(start_from, tuple) and len(start_from) == 2 else start_from
-    if old is not None and not isinstance(old, str | os.PathLike):
-        raise BadInput(
-            f"open: start_from: got {shorten(start_from)}, expected the directory of a run, or (directory, step)"
-        )
-
-
-def _pull(
-    mirror: str | os.PathLike[str] | None, options: dict[str, Any] | None
-) -> Callable[[Path], None] | None:
-    """What brings a run here from its mirror, once its directory is ours and before anything is read."""
-    if mirror is None:
-        return None
-
-    def prepare(path: Path) -> None:
-        Mirror(mirror, path, options=options).pull()
-
-    return prepare
+def _close(run: weakref.ref[Run]) -> None:
+    if (found := run()) is not None:
+        found.close()

@@ -151,6 +151,16 @@ class Mirror:
         hint = f" ({error.hint})" if error.hint else ""
         tell(f"{error}{hint}; the run goes on, the next push tries again")
 
+    def send_rest(self) -> None:
+        """Copy what the log and the small files have gained since the last push, now; warns if that fails."""
+        self.wait()
+        try:
+            self._send_small()
+            self._send_log(0)
+        except MirrorFailed as error:
+            self._failed = error
+            self.check()
+
     def push_now(self, step: int) -> None:
         """Copy the checkpoint of a step, and the best ones. Raises MirrorFailed, BadCheckpoint if one is damaged."""
         manifest = self._push_one(step)

@@ -11,7 +11,8 @@ from loadsheet.errors import LoadsheetError
 from loadsheet.run import ending
 from loadsheet.run.checkpoint import CheckpointStore
 from loadsheet.run.directory import RunDirectory, cannot_write
-from loadsheet.run.errors import SaveFailed
+from loadsheet.run.errors import RunError, SaveFailed
+from loadsheet.run.log import Log
 from loadsheet.run.mirror import Mirror
 from loadsheet.run.policy import Policy
 from loadsheet.run.retention import Best, BestOf
@@ -40,7 +41,7 @@ class Saves:
         self._keeper = keeper
         self._policy = policy
         self._begun: int | None = None  # the step of the last save that was begun
-        self._told = 0  # how many saves `news` has given
+        self._told = 0  # how many saves the log speaks of
         self.on_durable: Callable[[], None] | None = None  # called in the thread that saves
         best = None if keep_best is None else Best.parse(keep_best)
         self.store = CheckpointStore(
@@ -81,11 +82,11 @@ class Saves:
         """What each save took."""
         return self._saver.history
 
-    def news(self) -> list[SaveTimes]:
-        """The saves that became durable since this was asked last."""
-        found = self._saver.history[self._told :]
-        self._told += len(found)
-        return found
+    def note(self, log: Log) -> None:
+        """Note in the log what became durable since; in the loop's thread, which alone writes to it."""
+        for save in self._saver.history[self._told :]:
+            self._told += 1
+            log.event("checkpoint", step=save.step, bytes=save.nbytes, stall=save.stall, total=save.total)
 
     @property
     def newest(self) -> int:
@@ -174,6 +175,14 @@ class Saves:
             )
         if self._directory.done() != total:
             self._directory.mark_done(total)
+
+    def send_rest(self) -> None:
+        """To the mirror: what was logged and measured since the last checkpoint; warns if that fails."""
+        if self._mirror is None:
+            return
+        with contextlib.suppress(RunError):  # another process has it, or it is gone: not ours to send
+            self._directory.check_owner()
+            self._mirror.send_rest()
 
     def close(self) -> None:
         """Wait for the thread, and raise nothing: what went wrong last is warned about."""

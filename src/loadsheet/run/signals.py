@@ -2,7 +2,8 @@
 
 To save inside a handler would catch the model in the middle of an update. Loader workers must not hear
 these signals: a launcher signals the whole process group, torch's workers die of SIGTERM, and the main
-process would fail in `next()` before it could save.
+process would fail in `next()` before it could save. Workers that are not ours to shield do die of it; so
+an error in a step after such a signal counts as its consequence: a stop, without a save.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 from loadsheet.run.errors import INTERRUPTED, REQUEUE, Stopped
@@ -41,6 +43,7 @@ class StopSignals:
         self._tell = tell
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
+        self._child: Any = None  # torch's handler for a worker's death, once it was put aside
         self._pid = os.getpid()
 
     def install(self) -> None:
@@ -65,6 +68,9 @@ class StopSignals:
             # A handler that was not installed from Python cannot be put back; the default is next to it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before = {}
+        if self._child is not None:
+            signal.signal(signal.SIGCHLD, self._child)
+            self._child = None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
@@ -72,11 +78,48 @@ class StopSignals:
         which = signal.Signals(number)
         if self.received is None:
             self.received = which
+            self._let_workers_die()
         if which == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
             if self._tell:  # straight to the file: the main program may be in the middle of a print
                 with contextlib.suppress(OSError):
                     os.write(2, b"\nloadsheet: stopping after this step; Ctrl-C again ends at once\n")
+
+    def _let_workers_die(self) -> None:
+        """Finish the step even if an evaluation's idle workers died of the signal that we got.
+
+        torch raises in the middle of whatever the main thread does when any worker dies; without its handler
+        only who waits for a batch of that worker gets the error.
+        """
+        handler = signal.getsignal(signal.SIGCHLD)
+        if callable(handler) and str(getattr(handler, "__module__", "")).startswith("torch."):
+            self._child = handler
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+class Uncaught:
+    """`sys.excepthook` for a loop: the traceback as ever, then what `stop` makes of the error, if anything."""
+
+    def __init__(self, stop: Callable[[Exception], Stopped | None]) -> None:
+        self._stop = stop
+        self._before: Callable[..., Any] = sys.excepthook
+
+    def install(self) -> None:
+        """Begin."""
+        if sys.excepthook != self._hook:
+            self._before = sys.excepthook
+            sys.excepthook = self._hook
+
+    def remove(self) -> None:
+        """End, unless somebody else has come on top."""
+        if sys.excepthook == self._hook:
+            sys.excepthook = self._before
+
+    def _hook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self._before(kind, error, trace)
+        stopped = self._stop(error) if isinstance(error, Exception) else None
+        if stopped is not None:
+            raise stopped  # which the interpreter ends with, as anywhere
 
 
 class Outside:

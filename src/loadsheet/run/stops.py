@@ -1,0 +1,112 @@
+"""How a loop ends before its last step: who asked for it, what is saved, noted and said, and with what status."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import NoReturn
+
+from loadsheet.errors import LoadsheetError, one_line
+from loadsheet.run import ending
+from loadsheet.run.errors import Stopped
+from loadsheet.run.log import Log
+from loadsheet.run.notices import Notices
+from loadsheet.run.progress import Progress
+from loadsheet.run.saves import Saves
+from loadsheet.run.signals import STOPS, StopSignals, Uncaught
+from loadsheet.run.tell import tell
+from loadsheet.units import format_duration
+
+
+class Stops:
+    """Signals, notices and errors that end a loop.
+
+    `how` is "left" until something else is known, "stopped" or "done"; None before the first loop.
+    """
+
+    def __init__(self, log: Log, notices: Notices, progress: Progress) -> None:
+        self.signals = StopSignals()
+        self.how: str | None = None
+        self._log = log
+        self._notices = notices
+        self._progress = progress
+        self._uncaught = Uncaught(self.inside)
+        self._saves: Saves | None = None
+
+    def begin(self, saves: Saves) -> None:
+        """A loop begins."""
+        self.how, self._saves = "left", saves
+        self.signals = StopSignals(tell=self._progress.terminal)
+        self.signals.install()
+        self._uncaught.install()
+        self._notices.start()
+
+    def end(self) -> None:
+        """It has ended."""
+        self._notices.stop()
+        self.signals.remove()
+        if self.signals.received is None:  # else the error that ended the body is still on its way
+            self._uncaught.remove()
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        self._uncaught.remove()
+
+    def asked(self, completed: int, saves: Saves) -> ending.Why | None:
+        """Whether a signal or a notice says so; a notice of what is far off only makes a checkpoint."""
+        if self.signals.received is not None:
+            return ending.by_signal(self.signals.received)
+        notice = self._notices.current()
+        if notice is None or not self._notices.heed(notice):
+            return None
+        if (why := ending.stale(notice, self._notices.began)) is not None:
+            tell(
+                f"a notice {why} was ignored, training goes on; whoever writes notices should remove old ones"
+            )
+            return None
+        self._log.event("notice", kind=notice.kind, deadline=notice.deadline, source=notice.source)
+        if notice.kind == "cancelled":
+            self._progress.say("the notice was cancelled, training goes on")
+            return None
+        if notice.kind == "rebalance":
+            self._progress.say("the machine may be taken soon: a checkpoint is written, training goes on")
+            saves.take(completed)
+            return None
+        if saves.in_time(notice.deadline):
+            saves.take(completed, wait=True)
+            said = f"saved after {completed} steps"
+        else:
+            said = f"too late for a save, checkpoint {saves.newest} stays the newest"
+        left = format_duration(ending.patience(notice))
+        self._progress.say(f"{said}; waiting for the machine to be taken, at most {left}")
+        return ending.wait_idle(self.signals, self._notices, notice)
+
+    def stop(self, completed: int, saves: Saves, why: ending.Why) -> NoReturn:
+        """Save unless a notice came too late for that, and raise Stopped."""
+        if why.save:
+            saves.take(completed, wait=True)
+        saves.note(self._log)
+        newest, self.how = saves.newest, "stopped"
+        self._log.event("stopped", step=newest, reason=why.reason)
+        self._progress.say(
+            f"stopped by {why.reason} after {completed} steps; the same command goes on from step {newest}"
+        )
+        raise why.stopped(newest)
+
+    def inside(self, error: BaseException | None) -> Stopped | None:
+        """What an error in a step is after a signal: a stop, in the middle of that step; None if there was none.
+
+        A launcher signals all processes of a job, and an evaluation whose workers died of it cannot go on.
+        Nothing can be saved here; but the job is to be started again, and an error of the code's own comes back.
+        """
+        received = self.signals.received
+        if received is None or self.how != "left" or self._saves is None or not isinstance(error, Exception):
+            return None
+        newest, self.how = self._saves.newest, "stopped"
+        what = one_line(f"{type(error).__name__}: {error}")[:200]
+        with suppress(LoadsheetError):
+            self._log.event("stopped", step=newest, reason=received.name, error=what)
+        self._progress.say(
+            f"stopped by {received.name} in a step that ended with {what}; "
+            f"the same command goes on from step {newest}"
+        )
+        return Stopped(STOPS[received], newest, received.name)
