@@ -69,6 +69,7 @@ def test_json(sweep: Path) -> None:
     assert (row["best"], row["best_step"], row["started"], row["updated"]) == (1.0, 2, BEGUN, BEGUN + 7200)
     assert row["metrics"]["val_loss"] == {
         "last": 1.25, "last_step": 3, "min": 1.0, "min_step": 2, "max": 3.0, "max_step": 0, "count": 4,
+        "nonfinite": 0, "nonfinite_step": None,
     }  # fmt: skip
     assert data["measure"] == {
         "metric": "val_loss", "mode": "min", "value": "best", "defaulted": ["metric", "mode", "value"],

@@ -138,8 +138,9 @@ def json_parts(rows: Sequence[RunRow]) -> Iterator[bytes]:
         head = {
             "run": row.fingerprint, "state": row.state, "config": row.config, "excluded": row.excluded,
             "attempts": row.attempts, "resumes": row.resumes, "step": row.step, "total": row.total,
-            "lost_steps": row.lost_steps, "started": row.started, "updated": row.updated,
-            "seconds": row.seconds, "checkpoints": list(row.checkpoints), "problems": list(row.problems),
+            "lost_steps": row.lost_steps, "unsaved_steps": row.unsaved_steps,
+            "started": row.started, "updated": row.updated, "seconds": row.seconds,
+            "checkpoints": list(row.checkpoints), "problems": list(row.problems),
         }  # fmt: skip
         yield (b",\n" if number else b"\n") + encode(head)[:-1] + b', "records": ['
         between = b"\n"

@@ -7,7 +7,6 @@ answer is the same and takes longer.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sqlite3
 import stat
@@ -22,14 +21,14 @@ import msgspec
 
 from loadsheet.errors import BadFile, BadInput, UnknownName, shorten
 from loadsheet.history.logs import Metric, Pass
-from loadsheet.history.rows import FINGERPRINT, RunRow, State, read_again, read_row, running
+from loadsheet.history.rows import FINGERPRINT, RunRow, State, as_it_runs, read_again, read_row
 from loadsheet.run.reading import without_gc
 
 __all__ = ["Metric", "RunRow", "find", "run_paths", "runs", "scan"]
 
 INDEX: Final = ".loadsheet-index.sqlite"
 #: of the table and of what its columns hold; another number is another index, made anew
-_VERSION: Final = 3
+_VERSION: Final = 4
 _MOST_BYTES: Final = 2 << 30  # of an index; no honest one comes near
 _SIGNS: Final = ("config.json", "log.jsonl", "provenance")
 #: what a row is read from. A folder's time changes when a file is put into it, taken out or replaced whole, as
@@ -87,7 +86,7 @@ def _rows(
                 known.changed.append((name, mark, _stored(row), _encode(found)))
             if progress is not None:
                 progress(number, len(paths))
-        rows.append(dataclasses.replace(row, state="running") if running(row) else row)
+        rows.append(as_it_runs(row))
     return rows
 
 
@@ -118,7 +117,7 @@ def find(root: str | os.PathLike[str], word: str) -> RunRow:
     """
     path, base = _found(root, word)
     row = (_fresh(base, path) if base is not None else None) or read_row(path, base)
-    return dataclasses.replace(row, state="running") if running(row) else row
+    return as_it_runs(row)
 
 
 def _fresh(root: Path, path: Path) -> RunRow | None:
@@ -207,6 +206,7 @@ class _Stored(msgspec.Struct, array_like=True):
     gpus: int
     price: float | None
     currency: str
+    unsaved_steps: int | None
 
 
 _FIELDS: Final = _Stored.__struct_fields__

@@ -146,7 +146,7 @@ def finite(value: float | None) -> float | None:
 
 
 def metrics_json(metrics: Mapping[str, Metric]) -> dict[str, Any]:
-    """Metrics as `--json` has them; a last value that is no finite number is null."""
+    """Metrics as `--json` has them; a last value that is no finite number is null, `nonfinite` counts them."""
     return {
         name: {**dataclasses.asdict(metric), "last": finite(metric.last)} for name, metric in metrics.items()
     }
@@ -171,6 +171,7 @@ def row_json(row: RunRow, measure: Measure | None = None, price: float | None = 
         "cost": cost(row, price),
         "resumes": row.resumes,
         "lost_steps": row.lost_steps,
+        "unsaved_steps": row.unsaved_steps,
         "best": None if found is None else found[0],
         "best_step": None if found is None else found[1],
         "metrics": metrics_json(row.metrics),

@@ -6,6 +6,7 @@ where the file has grown: a running run with a million lines is not read anew ea
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from dataclasses import dataclass, field
@@ -29,7 +30,10 @@ _NEVER: Final = 1 << 62
 
 @dataclass(slots=True)
 class Metric:
-    """A number that was logged: the last value, the least and the greatest finite one, and how often."""
+    """A number that was logged: the last value, the least and the greatest finite one, and how often.
+
+    `nonfinite` of the `count` values are NaN or infinite, the first of them at `nonfinite_step`.
+    """
 
     last: float
     last_step: int
@@ -38,6 +42,8 @@ class Metric:
     max: float | None = None
     max_step: int | None = None
     count: int = 0
+    nonfinite: int = 0
+    nonfinite_step: int | None = None
 
 
 @dataclass(slots=True)
@@ -107,7 +113,7 @@ def summary_of(found: Pass) -> LogSummary:
         s.last_step, s.resumed_from, {}, s.times, s.resumes, s.lost_steps, s.planned, s.ending, [*s.problems]
     )
     for name, m in s.metrics.items():
-        summary.metrics[name] = Metric(m.last, m.last_step, m.min, m.min_step, m.max, m.max_step, m.count)
+        summary.metrics[name] = copy.copy(m)
     for name, value in found.pending.items():
         _values(summary, name, [value], [found.pending_step])
     if found.damaged:
@@ -141,8 +147,6 @@ def _go_on(path: Path, earlier: Pass) -> Pass | None:
 
 
 def _copy(p: Pass) -> Pass:
-    import copy
-
     return copy.deepcopy(p)
 
 
@@ -315,6 +319,11 @@ def _values(summary: LogSummary, name: str, values: list[float], steps: list[int
     metric.count += len(values)
     if not all(map(math.isfinite, values)):
         pairs = [(value, step) for value, step in zip(values, steps, strict=True) if math.isfinite(value)]
+        metric.nonfinite += len(values) - len(pairs)
+        if metric.nonfinite_step is None:
+            metric.nonfinite_step = next(
+                step for value, step in zip(values, steps, strict=True) if not math.isfinite(value)
+            )
         if not pairs:
             return
         values, steps = [value for value, _ in pairs], [step for _, step in pairs]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -38,8 +38,10 @@ class RunRow:
 
     `step` counts completed steps that were logged or saved, `total` is what the done marker says and
     `planned` what the newest attempt was asked for. `seconds` is the sum of the attempts' time, each from
-    its start to its last sign of life. `lost_steps` were run again after an interruption. State "failed":
-    the script left the loop before the last step, by an error or `break`; "interrupted": stopped or killed.
+    its start to its last sign of life. `lost_steps` were run again after an interruption; `unsaved_steps`
+    were logged after the newest checkpoint and will be run again when the run goes on (None while it runs,
+    or where the files do not tell). State "failed": the script left the loop before the last step, by an
+    error or `break`; "interrupted": stopped or killed.
     """
 
     path: Path
@@ -64,6 +66,7 @@ class RunRow:
     gpus: int = 1
     price: float | None = None
     currency: str = ""
+    unsaved_steps: int | None = None
 
     @property
     def goal(self) -> int | None:
@@ -155,6 +158,7 @@ def _row(
     if (finished := unix_time((done or {}).get("time"))) is not None:
         times.append(finished)
     gpus, price, currency = sheet_price(sheet)
+    state = _state(step, total, attempts, log, measured)
     return RunRow(
         path=path,
         fingerprint=path.name if named or not config else digest(config),
@@ -163,7 +167,7 @@ def _row(
         attempts=attempts,
         step=step,
         total=total,
-        state=_state(step, total, attempts, log, measured),
+        state=state,
         started=min(times, default=None),
         updated=max(times, default=None),
         seconds=_machine_seconds(starts, log, measured),
@@ -177,6 +181,7 @@ def _row(
         gpus=gpus,
         price=price,
         currency=currency,
+        unsaved_steps=_unsaved(state, step, log, checkpoints, notes),
     )
 
 
@@ -207,9 +212,26 @@ def _inner(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def running(row: RunRow) -> bool:
-    """Whether a living process has the run now, by its lock; a done run is not asked for."""
-    return row.state != "done" and in_use(row.path / "lock") is True
+def as_it_runs(row: RunRow) -> RunRow:
+    """The row as running if a living process has the run now, by its lock; a done run is not asked for."""
+    if row.state == "done" or in_use(row.path / "lock") is not True:
+        return row
+    return replace(row, state="running", unsaved_steps=None)
+
+
+def _unsaved(
+    state: State, step: int, log: LogSummary, checkpoints: tuple[int, ...], notes: Notes
+) -> int | None:
+    """Completed steps that no checkpoint has; None where the checkpoints or the log could not be read."""
+    if state in ("done", "empty"):
+        return 0
+    if any(line.startswith(("checkpoints", "log.jsonl: got", "the directory")) for line in notes.lines):
+        return None
+    saved = max(checkpoints, default=0)
+    if saved < log.resumed_from:
+        return None  # it went on from a checkpoint that is not here, so another one may be elsewhere
+    reached = step if log.planned is None else min(step, log.planned)  # what follows the loop is no step
+    return max(reached - saved, 0)
 
 
 def _state(

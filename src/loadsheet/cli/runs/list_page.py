@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
@@ -78,6 +79,7 @@ def runs(
         lines += wrap(f"best: {measure.said}{starred(measure)}", room, "  ")
     if len(keys) > _KEYS:
         lines += wrap(f"more keys differ: {', '.join(map(one_line, keys[_KEYS:][:20]))}", room, "  ")
+    lines += _odd(shown, measure, room)
     lines += _money(shown, price, room)
     lines += _problems(shown, room)
     return "\n".join(lines).rstrip()
@@ -102,13 +104,12 @@ def _cells(
 ) -> dict[str, str]:
     found = measure.of(row.metrics) if measure is not None else None
     money = cost(row, price.amount if price is not None else None)
-    goal = row.goal
     return {
         "run": one_line(row.fingerprint) + (" !" if row.problems else ""),
-        "state": row.state,
+        "state": row.state + ("" if (odd := ends_in(row, measure)) is None else f" ({odd})"),
         **{name: cell(config.get(key, ABSENT)) for key, name in names.items()},
         "attempts": str(row.attempts),
-        "steps": f"{row.step:,}" if goal in (None, row.step) else f"{row.step:,}/{goal:,}",
+        "steps": _steps(row),
         "best": number(found[0]) if found is not None else "",
         "at step": f"{found[1]:,}" if found is not None else "",
         "hours": format_duration(row.seconds) if row.seconds else "",
@@ -117,6 +118,32 @@ def _cells(
         else "",
         "lost": f"{row.lost_steps:,}" if row.lost_steps else "",
     }
+
+
+def _steps(row: RunRow) -> str:
+    """How far it came, of how many, and where it would go on if the last of its steps are not saved."""
+    text = f"{row.step:,}" if row.goal in (None, row.step) else f"{row.step:,}/{row.goal:,}"
+    return f"{text}, saved to {max(row.checkpoints, default=0):,}" if row.unsaved_steps else text
+
+
+def ends_in(row: RunRow, measure: Measure | None) -> str | None:
+    """What the measure of a run ends in if that is no finite number."""
+    metric = row.metrics.get(measure.metric) if measure is not None else None
+    if metric is None or math.isfinite(metric.last):
+        return None
+    return "NaN" if math.isnan(metric.last) else "infinite"
+
+
+def _odd(rows: Sequence[RunRow], measure: Measure | None, room: int) -> list[str]:
+    """What the mark behind a state means."""
+    marks = sorted({mark for row in rows if (mark := ends_in(row, measure)) is not None})
+    if measure is None or not marks:
+        return []
+    said = " and ".join(f"({mark})" for mark in marks)
+    name = one_line(measure.metric)[:60]
+    return wrap(
+        f"{said}: the last {name} of the run is no finite number; `runs show` says since when", room, "  "
+    )
 
 
 def _money(rows: Sequence[RunRow], price: Price | None, room: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -65,11 +66,20 @@ def _head(found: Account, room: int) -> list[str]:
         format_bytes(row.nbytes),
     ]
     if row.lost_steps:
-        parts.append(f"{row.lost_steps:,} steps run again")
+        parts.append(f"{row.lost_steps:,} {_plural('step', row.lost_steps)} run again")
+    if row.unsaved_steps:
+        parts.append(
+            f"saved to {max(row.checkpoints, default=0):,}: {row.unsaved_steps:,} "
+            f"{_plural('step', row.unsaved_steps)} will be run again"
+        )
     return [
         *wrap(f"{one_line(row.fingerprint)}  {' · '.join(parts)}", room, "  "),
         one_line(str(row.path)),  # whole, so that it can be copied
     ]
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else f"{noun}s"
 
 
 def _config(found: Account, room: int) -> list[str]:
@@ -133,6 +143,14 @@ def _metrics(found: Account, room: int) -> list[str]:
         lines = columns(rows)
     if len(metrics) > _METRICS:
         lines.append(f"… {len(metrics) - _METRICS} more: --json has them")
+    for name, m in list(metrics.items())[:_METRICS]:
+        if m.nonfinite:
+            ends = "" if math.isfinite(m.last) else ", and the last one is none"
+            text = (
+                f"! {cell(name, 28)}: {m.nonfinite:,} of {m.count:,} values {'is' if m.nonfinite == 1 else 'are'} no "
+                f"finite number, the first at step {m.nonfinite_step:,}{ends}"
+            )
+            lines += wrap(text, room - 2, "  ")
     if found.measure is not None and (best := found.measure.of(metrics)) is not None:
         text = f"{found.measure.said}: {number(best[0])} at step {best[1]:,}{starred(found.measure)}"
         lines += wrap(text, room - 2, "  ")
