@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import types
 from pathlib import Path
@@ -255,14 +256,17 @@ def test_spread_against_a_count() -> None:
 
 
 def test_peak_of_the_process_grows_with_what_is_touched() -> None:
-    """256 MiB that are written to raise the peak by about as much; the counter is named."""
+    """256 MiB beyond the peak that are written to raise it by about as much; the counter is named."""
     before = peaks.host_peak()
-    block = bytearray(256 << 20)
+    assert before.nbytes is not None
+    resident = resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[1])
+    block = bytearray(
+        max(before.nbytes - resident, 0) + (256 << 20)
+    )  # earlier tests may have given back much
     block[::4096] = b"x" * len(block[::4096])
     after = peaks.host_peak()
-    assert before.nbytes is not None
     assert after.nbytes is not None
-    assert after.nbytes - before.nbytes > 128 << 20 or before.nbytes > 2 << 30
+    assert after.nbytes - before.nbytes > 128 << 20
     assert "resident set" in after.counter
 
 
