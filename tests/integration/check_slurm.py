@@ -45,7 +45,7 @@ def _only_run(folder: Path) -> Path:
 def _logged(folder: Path) -> int:
     try:
         return len(list(ls.stream_log(_only_run(folder))))
-    except (OSError, ValueError):
+    except (OSError, ValueError, ls.LoadsheetError):  # it has not begun
         return 0
 
 

@@ -69,12 +69,12 @@ def _options(*own: Decorator) -> Decorator:
     click.option("--qos", help="Slurm's quality of service."),
 )
 def slurm(**options: Any) -> int:
-    r"""A batch script: told before the time limit and on preemption, queued again on 75.
+    """A batch script: told before the time limit and on preemption, queued again on 75.
 
     \b
     loadsheet export slurm sheet.json --command "python train.py" --partition gpu --out job.sh
     sbatch job.sh
-    """
+    """  # noqa: D301
     return _export("slurm", options)
 
 
@@ -86,36 +86,36 @@ def slurm(**options: Any) -> int:
     click.option("--queue", help="Kueue's local queue; the job waits until Kueue starts it."),
 )
 def k8s(**options: Any) -> int:
-    r"""A Job whose disruptions and 75 do not count as failures.
+    """A Job whose disruptions and 75 do not count as failures.
 
     \b
     loadsheet export k8s sheet.json --command "python train.py" --image IMAGE --volume CLAIM --out job.yaml
     kubectl create -f job.yaml
-    """
+    """  # noqa: D301
     return _export("k8s", options)
 
 
 @command.command(name="dstack")
 @_options(_IMAGE, _DISK, _CAP, _REGION, _SPOT)
 def dstack(**options: Any) -> int:
-    r"""A task that is retried when its machine is lost; 75 starts the training again in place.
+    """A task that is retried when its machine is lost; 75 starts the training again in place.
 
     \b
     loadsheet export dstack sheet.json --command "python train.py" --mirror s3://BUCKET/runs --out job.dstack.yml
     dstack apply -f job.dstack.yml
-    """
+    """  # noqa: D301
     return _export("dstack", options)
 
 
 @command.command(name="sky")
 @_options(_IMAGE, _DISK, _CAP, _REGION, _SPOT)
 def sky(**options: Any) -> int:
-    r"""A managed job that is recovered when its machine is lost, and on 75.
+    """A managed job that is recovered when its machine is lost, and on 75.
 
     \b
     loadsheet export sky sheet.json --command "python train.py" --mirror s3://BUCKET/runs --out job.yaml
     sky jobs launch job.yaml
-    """
+    """  # noqa: D301
     return _export("sky", options)
 
 
