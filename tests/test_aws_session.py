@@ -141,6 +141,13 @@ def test_throttling_is_tried_again_and_then_said(world: World) -> None:  # noqa:
     assert account.call("iam", "get_account_summary")["SummaryMap"]
 
 
+def test_an_answer_that_is_none(world: World) -> None:  # noqa: F811
+    """A page of HTML in the place of an answer is one line, without the page."""
+    world.answer("iam:GetAccountSummary", "<!doctype html><title>500")
+    error = failure(Account(timeout=LONG), "iam", "get_account_summary")
+    assert str(error) == "iam in us-east-1 gave no answer to GetAccountSummary that can be read"
+
+
 def test_nobody_listens(world: World, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """A closed port is `unreachable`, with the region."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")

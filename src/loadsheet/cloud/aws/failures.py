@@ -112,6 +112,7 @@ def permission(service: str, operation: str) -> str:
 def failed(error: Exception, service: str, operation: str, region: str) -> CallFailed:
     """The failure of a call; `error` is whatever botocore raised."""
     from botocore import exceptions
+    from botocore.parsers import ResponseParserError
 
     where = f"{service} in {region}"
     if isinstance(error, CallFailed):
@@ -131,6 +132,8 @@ def failed(error: Exception, service: str, operation: str, region: str) -> CallF
     away = (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.EndpointProviderError)
     if isinstance(error, away):
         return CallFailed(f"{where} does not answer: {text}", "try again", kind="unreachable", region=region)
+    if isinstance(error, ResponseParserError):
+        return CallFailed(f"{where} gave no answer to {operation} that can be read", region=region)
     return CallFailed(f"{where}, {operation}: {type(error).__name__}: {text}", region=region)
 
 
