@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from history_runs import written
 from leftovers_player import Player, played
 
 from loadsheet.cli import main
@@ -22,8 +24,14 @@ IMAGE = "ami-12345678"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Player]:
+    from botocore import loaders
+
+    shared = (
+        loaders.create_loader()
+    )  # each session would read AWS's models anew, half a second of each command
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+        patch.setattr(loaders, "create_loader", lambda *paths: shared)
         with played() as player:
             yield player
 
@@ -279,15 +287,17 @@ def test_no_credentials(account: Player, monkeypatch: pytest.MonkeyPatch) -> Non
     assert leftovers(code=1).stdout.startswith("NOT KNOWN")
 
 
-def many_volumes(count: int) -> Any:
-    """A player of DescribeVolumes with so many of them, 1,000 on a page."""
+def many_volumes(count: int, at_once: int = 1000, more_of_each: int = 0) -> Any:
+    """A player of DescribeVolumes with so many of them, `at_once` on a page, each with what nobody asks for."""
+    rest = "".join(f"<item><device>/dev/sd{n}</device></item>" for n in range(more_of_each))
 
     def answer(fields: dict[str, str]) -> tuple[int, str]:
         first = int(fields.get("NextToken", "0"))
-        last = min(first + 1000, count)
+        last = min(first + at_once, count)
         rows = "".join(
             f"<item><volumeId>vol-{n:017x}</volumeId><size>100</size><status>available</status><volumeType>gp3"
-            f"</volumeType><createTime>2026-01-01T00:00:{n % 60:02}Z</createTime></item>"
+            f"</volumeType><attachmentSet>{rest}</attachmentSet>"
+            f"<createTime>2026-01-01T00:00:{n % 60:02}Z</createTime></item>"
             for n in range(first, last)
         )
         more = f"<nextToken>{last}</nextToken>" if last < count else ""
@@ -297,26 +307,27 @@ def many_volumes(count: int) -> Any:
 
 
 def peak(account: Player, count: int) -> int:
-    """The most memory, in bytes, that looking at so many volumes takes."""
-    from loadsheet.cloud.leftovers.look import look, open_account
-    from loadsheet.cloud.leftovers.registry import select
+    """The most memory, in bytes, that looking at so many volumes takes beyond what the client itself does."""
+    from loadsheet.cloud.leftovers.look import open_account
+    from loadsheet.cloud.leftovers.registry import Place, select
 
-    account.rules["ec2", "*", "DescribeVolumes"] = many_volumes(count)
-    chosen = select(["volume"])
-    opened = open_account(chosen, ["eu-west-1"], wait=120.0)
+    (chosen,) = select(["volume"])
+    place = Place(open_account([chosen], ["eu-west-1"], wait=120.0), "eu-west-1", chosen, float("inf"))
+    account.rules["ec2", "*", "DescribeVolumes"] = many_volumes(1)
+    assert len(list(chosen.look(place))) == 1
+    account.rules["ec2", "*", "DescribeVolumes"] = many_volumes(count, 100, 30)
     tracemalloc.start()
     try:
-        found = look(opened, chosen, ["eu-west-1"])
-        assert len({item.id for item in found.items}) == count
+        assert len(list(chosen.look(place))) == count
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
 
 def test_memory_of_many(account: Player) -> None:
-    """One page is in memory at a time: 3,000 more volumes take at most 3 KiB each, where a page takes 8."""
-    few, many = peak(account, 1000), peak(account, 4000)
-    assert (many - few) / 3000 < 3 * 1024
+    """One page is in memory at a time: a volume that is kept takes 2 KiB, one on a page that is kept 9."""
+    few, many = peak(account, 100), peak(account, 700)
+    assert (many - few) / 600 < 3 * 1024
 
 
 def test_ten_thousand_volumes(account: Player) -> None:
@@ -365,6 +376,32 @@ def test_tomorrow(account: Player, tmp_path: Path) -> None:
     blind = listed(*asked, "--compare", file)["compared"]
     assert [blind["gone"], len(blind["not_told"])] == [[], 2]
     assert "1 new thing, 1 gone" not in leftovers(*asked, "--compare", file, code=1).stdout
+
+
+def test_after_a_run_of_this_hour(account: Player, tmp_path: Path) -> None:
+    """Made while the run ran, or tagged with it: listed; an older thing is counted and no more."""
+    now = time.time()
+    run = written(tmp_path, {"lr": 0.1}, {"loss": [1.0, 0.5]}, begun=now - 60)
+    made = ec2().create_volume(Size=1, AvailabilityZone="eu-west-1a")["VolumeId"]
+    asked = (
+        "--regions",
+        "eu-west-1",
+        "--kinds",
+        "volume,snapshot",
+        "--runs",
+        str(tmp_path),
+        "--after",
+        run.name[:6],
+    )
+    found = listed(*asked)
+    assert [row["id"] for row in found["items"]] == [made]
+    assert (found["after"]["run"], found["after"]["others"]) == (run.name, {})
+    old = written(tmp_path, {"lr": 0.2}, {"loss": [1.0]}, begun=now - 40 * 86400.0)
+    asked = (*asked[:-1], old.name)
+    assert listed(*asked, code=0)["after"]["others"] == {"volume": 1}
+    ec2().create_tags(Resources=[made], Tags=[{"Key": "run", "Value": old.name}])
+    assert [row["id"] for row in listed(*asked)["items"]] == [made]
+    assert leftovers(*asked, code=1).stdout.startswith("STILL THERE   1 thing of the run in 1 region")
 
 
 def test_the_bill_only_where_it_may_cost(account: Player) -> None:

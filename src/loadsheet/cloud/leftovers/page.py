@@ -47,7 +47,8 @@ def _head(answer: Answer, width: int) -> Iterator[str]:
         if found.failed:
             verdict += f", and {_plural(len(found.failed), 'place')} could not be looked at"
     elif found.failed:
-        verdict = f"NOT KNOWN   {_plural(len(found.failed), 'place')} could not be looked at; nothing found in the rest"
+        rest = "nothing found in the rest" if looked["pairs"] else "nothing was looked at"
+        verdict = f"NOT KNOWN   {_plural(len(found.failed), 'place')} could not be looked at; {rest}"
     else:
         verdict = f"NOTHING{whose.upper()} FOUND   in what was looked at"
     yield from wrap(f"{verdict}: {seen}." if looked["pairs"] else f"{verdict}.", width, "  ")
