@@ -390,18 +390,26 @@ class Item:
 
 
 def _play(
-    monkeypatch: pytest.MonkeyPatch, items: list[Item], versions: dict[str, str], fault: Any = None
+    monkeypatch: pytest.MonkeyPatch,
+    items: list[Item],
+    versions: dict[str, str],
+    fault: Any = None,
+    dead: str = "",
 ) -> None:
-    def query(**filters: Any) -> list[Item]:
-        assert filters == {"min_gpu_count": 1}
+    def default_catalog() -> Any:
         if fault:
             raise fault
         logging.getLogger("gpuhunt._internal.catalog").error("Failed to load %s catalog.", "oci")
-        return items
+        return SimpleNamespace(catalog=catalogs, providers=[SimpleNamespace(NAME="vastai")], query=query)
+
+    def query(*, provider: str, min_gpu_count: int) -> list[Item]:
+        assert min_gpu_count == 1
+        if provider == dead:
+            raise urllib.error.URLError("no answer")
+        return [item for item in items if item.provider == provider]
 
     catalogs = {name: SimpleNamespace(version=version) for name, version in versions.items()}
-    fake = SimpleNamespace(query=query, default_catalog=lambda: SimpleNamespace(catalog=catalogs))
-    monkeypatch.setitem(sys.modules, "gpuhunt", fake)
+    monkeypatch.setitem(sys.modules, "gpuhunt", SimpleNamespace(default_catalog=default_catalog))
     monkeypatch.delenv("GPUHUNT_CATALOG_DIR", raising=False)
 
 
@@ -424,6 +432,18 @@ def test_catalogs_of_gpuhunt(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [s.first for s in found.skipped] == ["gpuhunt item 3"]
     monkeypatch.setenv("GPUHUNT_CATALOG_DIR", "somewhere")  # files of unknown age
     assert [row.date for row in hunt("2026-11-29").rows] == ["", ""]
+
+
+def test_a_provider_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others still count, and it is said which one could not be asked."""
+    _play(monkeypatch, ITEMS, {"aws": "20261101-42"}, dead="vastai")
+    found = hunt("2026-11-29")
+    assert [row.gpu for row in found.rows] == ["l4"]
+    assert found.notes[-1].startswith("vastai: ")
+    assert "no answer" in found.notes[-1]
+    _play(monkeypatch, ITEMS, {}, dead="vastai")
+    with pytest.raises(BadInput, match="from gpuhunt, expected its catalogs"):
+        hunt("2026-11-29")
 
 
 def test_plan_with_gpuhunt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ from loadsheet.text import gib_range, wrap
 from loadsheet.units import format_duration, format_money
 
 _SHOWN = 20  # offers; --json has all
-_SPARE = ("billed by", "location", "provider", "time", "price of", "instance", "verdict")
+_SPARE = ("billed by", "time", "location", "verdict", "per hour", "provider", "instance", "price of")
+_SPARE_PER_HOUR = tuple(name for name in _SPARE if name != "per hour")  # where there is no cost of the run
 
 
 def answer(model: str, gpus: str, options: dict[str, Any], *, as_json: bool, strict: bool) -> int:
@@ -106,24 +107,30 @@ def _page(
     )
     lines = [*wrap(text, room, "  "), ""]
     if offers:
-        lines += table([_cells(o) for o in offers[:_SHOWN]], _SPARE, room)
+        shown = offers[:_SHOWN]
+        all_fit = all(o.verdict == "fits" for o in shown)
+        cells = [{**_cells(o), "verdict": "" if all_fit else o.verdict} for o in shown]
+        lines += table(cells, _SPARE_PER_HOUR if offers[0].cost is None else _SPARE, room)
     notes = _notes(offers, fresh)
     if len(offers) > _SHOWN:
         notes.insert(0, f"and {len(offers) - _SHOWN:,} dearer offers; --json has all")
     if not offers:
         notes.append("Nothing on offer fits; `plan --gpu ID` says what would make it fit.")
     if too_small:
-        shown = ", ".join(
+        names = ", ".join(
             f"{s.gpu.id} ({s.verdict.replace('_', ' ')}: needs {gib_range(s.memory.peak)} GiB)"
             for s in too_small[:12]
         )
         more = f" and {len(too_small) - 12} more" if len(too_small) > 12 else ""
-        notes.append(f"Not listed: {shown}{more}")
+        notes.append(f"Not listed: {names}{more}")
     if spot_left:
         notes.append(f"Left out: {spot_left:,} spot price(s); --spot lets them count.")
     if prices.left_out:
         notes.append(prices.left_out)
-    notes += [f"Not looked at: {note}" for note in prices.notes]
+    if prices.notes:
+        notes.append(
+            f"{prices.name} said {len(prices.notes)} thing(s) about what it could not look at: see stderr."
+        )
     return [*lines, "", *(line for note in notes for line in wrap(note, room, "  "))]
 
 
@@ -156,11 +163,9 @@ def _cells(each: Offer) -> dict[str, str]:
     return {
         "gpu": row.gpu,
         "instance": row.instance,
-        "GPUs": f"{each.instances} × {row.gpus}",
+        "GPUs": f"{each.instances} × {row.gpus}{', spot' if row.spot else ''}",
         "provider": row.provider,
         "location": row.region,
-        "rented": "spot" if row.spot else "on demand",
-        "verdict": each.verdict,
         "per hour": format_money(each.hourly, row.currency),
         "time": "" if each.seconds is None else format_duration(each.seconds.mid),
         "billed by": "" if unit is None else format_duration(unit),

@@ -57,8 +57,12 @@ def is_provider(name: str) -> bool:
     return name in _data()["providers"]
 
 
-def identify(name: str, memory: str, provider: str, instance: str) -> tuple[str, int] | str:
+def identify(
+    name: str, memory: str, provider: str, instance: str, suggest: bool = True
+) -> tuple[str, int] | str:
     """Our GPU id and how many of it one of theirs is; or, in words, why that is not certain.
+
+    `suggest` looks for the nearest name, which takes a while: not for thousands of them.
 
     >>> identify("H100", "80.0", "aws", "p5.48xlarge")
     ('h100-sxm', 1)
@@ -68,7 +72,7 @@ def identify(name: str, memory: str, provider: str, instance: str) -> tuple[str,
     name = one_line(name)[:40]
     known = _names().get(name.lower())
     if not known:
-        near = nearest(name, [entry["gpu_name"] for entry in _data()["gpus"]], 1)
+        near = nearest(name, [entry["gpu_name"] for entry in _data()["gpus"]], 1) if suggest else []
         return f"`{name}` is not a known name" + (f"; the nearest is `{near[0]}`" if near else "")
     size = float(memory) if _NUMBER.fullmatch(memory) else 0.0
     entry = known.get(round(size)) if abs(size - round(size)) < 0.01 else None
@@ -110,7 +114,7 @@ def hunted_row(cells: Mapping[str, str], where: str, skips: Skips) -> PriceRow |
         return None
     provider, instance = read.text("provider"), read.text("instance_name")
     key = (cells["gpu_name"][:80], cells["gpu_memory"][:20], provider, instance)
-    found = skips.known(key, lambda: identify(*key))
+    found = skips.known(key, lambda: identify(*key, suggest=not skips.full))
     if cells.get("gpu"):
         stated = read.gpu("gpu")
         found = found if isinstance(found, tuple) and found[0] == stated else (stated, 1)
@@ -171,11 +175,20 @@ def hunt(today: str) -> PriceList:
     log.propagate = False
     socket.setdefaulttimeout(_TIMEOUT)
     try:
-        items = gpuhunt.query(min_gpu_count=1)
-        catalogs = getattr(gpuhunt.default_catalog(), "catalog", None)
+        catalog = gpuhunt.default_catalog()
+        dated = _dates(catalog.catalog)
+        items, failed = [], []
+        for name in dict.fromkeys([*dated, *(str(p.NAME) for p in catalog.providers)]):
+            try:  # one by one: a single live provider that does not answer would take all with it
+                items += catalog.query(provider=name, min_gpu_count=1)
+            except Exception as error:
+                failed.append(f"{one_line(name)[:40]}: {shorten(one_line(str(error)), 160)}")
+        if failed and not items:
+            raise RuntimeError(failed[0])
     except Exception as error:  # its own, urllib's, zipfile's: whatever it is, there are no prices
         raise BadInput(
-            f"--prices-from: got {shorten(str(error) or type(error).__name__)} from gpuhunt, expected its catalogs",
+            f"--prices-from: got {shorten(one_line(str(error)) or type(error).__name__)} from gpuhunt, expected its "
+            "catalogs",
             "it needs a network; without one give a file with --price-file",
         ) from None
     finally:
@@ -183,19 +196,17 @@ def hunt(today: str) -> PriceList:
         log.removeHandler(said)
         log.propagate = passed_on
     rows = table("gpuhunt", (_cells(item) for item in items), hunted_row)
-    dated = {} if os.environ.get("GPUHUNT_CATALOG_DIR") else _dates(catalogs)
-    live = "" if os.environ.get("GPUHUNT_CATALOG_DIR") or catalogs is None else today
+    if os.environ.get("GPUHUNT_CATALOG_DIR"):  # files of the user's, of an age that nobody knows
+        dated, today = {}, ""
     return replace(
         rows,
-        rows=tuple(replace(row, date=dated.get(row.provider, live)) for row in rows.rows),
-        notes=tuple(said.lines),
+        rows=tuple(replace(row, date=dated.get(row.provider, today)) for row in rows.rows),
+        notes=(*said.lines, *failed),
     )
 
 
 def _dates(catalogs: Any) -> dict[str, str]:
     """The date of each provider's catalog, as its version tells it; "" where it tells none."""
-    if not isinstance(catalogs, Mapping):
-        return {}
     found = {}
     for provider, catalog in catalogs.items():
         match = _VERSION.match(str(getattr(catalog, "version", "")))

@@ -86,9 +86,14 @@ class Skips:
         self._found: dict[str, tuple[int, str]] = {}
         self._known: dict[tuple[str, ...], tuple[str, int] | str] = {}
 
+    @property
+    def full(self) -> bool:
+        """Whether a reason that is new goes to the others."""
+        return len(self._found) >= _MAX_REASONS
+
     def add(self, reason: str, where: str) -> None:
         """One more row that is left out."""
-        if reason not in self._found and len(self._found) >= _MAX_REASONS:
+        if reason not in self._found and self.full:
             reason = "other GPUs that are not known"
         count, first = self._found.get(reason, (0, where))
         self._found[reason] = (count + 1, first)
@@ -96,7 +101,7 @@ class Skips:
     def known(self, key: tuple[str, ...], find: Callable[[], tuple[str, int] | str]) -> tuple[str, int] | str:
         """What `find` says of `key`, asked once: catalogs repeat the same names thousands of times."""
         if key not in self._known:
-            if len(self._found) >= _MAX_REASONS or len(self._known) >= 10_000:
+            if len(self._known) >= 10_000:
                 self._known.clear()
             self._known[key] = find()
         return self._known[key]
