@@ -17,6 +17,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pytest
+from history_runs import written
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.image import imread
@@ -392,18 +393,76 @@ def test_seeds_on_the_command_line(left: Path, names: dict[tuple[float, int], st
     """--seeds makes one curve of the runs that differ only there, and says what the band is."""
     out = tmp_path / "a.svg"
     args = ("runs", "plot", *names.values(), "--runs", str(left), "--metric", "loss", "--seeds")
-    answered(*args, "--out", str(out))
+    said = run(*args, "--out", str(out)).stderr
+    broken = names[0.5, 0]
+    assert f"left out: {broken}, failed after 5 steps" in " ".join(said.split())
     text = " ".join("".join(ET.parse(out).getroot().itertext()).split())
-    assert "lr=0.1 · loss · mean of 3 seeds" in text
+    assert "lr=0.1 · mean of 3 seeds" in text
     assert "band from the lowest to the highest" in text
     data = json.loads(answered(*args, "--json").stdout)
     (panel,) = data["panels"]
-    assert sorted(one["runs"] for one in panel) == [1, 3]
-    assert {"schema", "by", "smooth", "panels", "out", "bytes"} == set(data)
+    assert [one["runs"] for one in panel] == [3]
+    assert data["left_out"] == {broken: "failed after 5 steps"}
+    assert {"schema", "by", "smooth", "panels", "out", "bytes", "left_out"} == set(data)
+    (panel,) = json.loads(answered(*args, "--unfinished", "--json").stdout)["panels"]
+    assert [(one["label"], one["runs"]) for one in panel] == [("lr=0.1", 3), ("lr=0.5", 1)]
     alone = run(
         "runs", "plot", names[0.1, 0], names[0.5, 0], "--runs", str(left), "--metric", "loss", "--seeds"
     )
     assert "no two of these runs differ only in their seed" in alone.stderr
+
+
+def test_an_unfinished_seed_does_not_cut_the_curve(tmp_path: Path) -> None:
+    """Two seeds of 20 steps and one that was killed after 4: the mean is that of two, over 20 steps."""
+    for seed, steps in ((0, 20), (1, 20), (2, 4)):
+        written(tmp_path, {"lr": 1, "seed": seed}, {"loss": [float(seed)] * steps}, done=steps == 20)
+    args = ("runs", "plot", "--runs", str(tmp_path), "--metric", "loss", "--seeds", "--json")
+    ((one,),) = json.loads(answered(*args).stdout)["panels"]
+    assert (one["runs"], one["steps"], set(one["smooth"])) == (2, list(range(20)), {0.5})
+    result = run(*args, "--unfinished")
+    ((one,),) = json.loads(result.stdout)["panels"]
+    assert (one["runs"], one["steps"], set(one["smooth"])) == (3, list(range(4)), {1.0})
+    said = " ".join(result.stderr.split())
+    assert "the mean of loss ends at step 3, where" in said
+    assert "the others go on to step 19" in said
+    refused("runs", "plot", "--runs", str(tmp_path), "--unfinished", words="--seeds")
+    for path in tmp_path.glob("*/done.json"):
+        path.unlink()
+    refused(*args, words="--unfinished lets such runs count")
+
+
+def test_one_style_and_one_legend_entry_for_a_configuration(tmp_path: Path) -> None:
+    """Two panels, eight learning rates: alike in both panels, no two alike in one, the legend by learning rate."""
+    rates = [0.001, 0.002, 0.003, 0.01, 0.02, 0.03, 0.1, 0.2]
+    for rate in rates:
+        for seed in range(2):
+            written(tmp_path, {"lr": rate, "seed": seed}, {"loss": [rate, 0.0], "val_loss": [rate, 1.0]})
+    out = tmp_path / "a.svg"
+    args = ("runs", "plot", "--runs", str(tmp_path), "--metric", "loss", "--metric", "val_loss", "--seeds")
+    result = run(*args, "--out", str(out))
+    assert result.stderr == ""
+    texts = ["".join(text.itertext()) for text in ET.parse(out).iter("{http://www.w3.org/2000/svg}text")]
+    assert [text for text in texts if "mean of" in text and "lr" in text] == [
+        f"lr={rate} · mean of 2 seeds" for rate in rates
+    ]
+    panels = [[curve([1.0], f"{n}", metric) for n in range(28)] for metric in ("loss", "val_loss")]
+    assert plot.look_alikes(panels) == 0
+    assert plot.alike_text(panels, seeds=False) is None
+
+
+def test_what_is_said_of_curves_that_look_alike() -> None:
+    """One or several, and only advice that can be followed."""
+    one = [[curve([1.0], f"{n}") for n in range(29)]]
+    said = plot.alike_text(one, seeds=False)
+    assert said == (
+        "1 curve looks like another one in the same panel: draw fewer runs (--where), or one curve for runs that "
+        "differ only in the seed (--seeds)"
+    )
+    several = [[curve([1.0], f"{n}", metric) for n in range(15) for metric in ("loss", "val_loss")]]
+    said = plot.alike_text(several, seeds=True)
+    assert said is not None
+    assert re.match(r"\d+ curves look like others in the same panel: give --metric once for each", said)
+    assert "--seeds" not in said
 
 
 def test_json(tmp_path: Path) -> None:

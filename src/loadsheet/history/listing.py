@@ -85,7 +85,7 @@ def ordered(
         if found is None or found is ABSENT or (isinstance(found, float) and math.isnan(found)):
             unknown.append(row)
         else:
-            known.append((_comparable(found), row))
+            known.append((comparable(found), row))
     known.sort(key=lambda pair: pair[0], reverse=reverse)
     return [row for _, row in known] + unknown
 
@@ -119,7 +119,7 @@ def _order_by(
     return lambda row: settings(row).get(resolved, ABSENT)
 
 
-def _comparable(value: Any) -> tuple[int, Any]:
+def comparable(value: Any) -> tuple[int, Any]:
     """A value such that any two can be put in order: numbers, then text, then all others."""
     if isinstance(value, int | float):
         return 0, value

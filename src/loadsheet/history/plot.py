@@ -86,22 +86,23 @@ def draw(panels: Sequence[Sequence[Curve]], axis: Axis, beta: float, path: Path)
     curves = [curve for panel in panels for curve in panel]
     begin, end = span(curves)
     label, scale = axis_label(axis, end - begin)
-    styles = _styles(curves)
+    styles, legend = _styles(panels), _entries(panels)
     buffer = io.BytesIO()
     settings: Any = {**matplotlib.rcParamsDefault, **_SETTINGS}  # whatever the user's own are
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in a script the font lacks
-        names = list(dict.fromkeys((c.label, c.metric) for c in curves))
-        legend_rows = math.ceil((len(names) + 2) / 2)
+        legend_rows = math.ceil((len(set(legend.values())) + 2) / 2)
         height = 3.2 * len(panels) + 0.17 * legend_rows + 0.6
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         FigureCanvasAgg(figure)
         grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False)
-        entries: dict[str, Any] = {}
+        entries: dict[str, Any] = dict.fromkeys(legend.values())
         marks: dict[str, Any] = {}
         for axes, panel in zip(grid[:, 0], panels, strict=True):
             for curve in panel:
-                _curve(axes, curve, styles, (begin, end), scale, _COLUMNS[ending], beta, entries, marks)
+                line = _curve(axes, curve, styles, (begin, end), scale, _COLUMNS[ending], beta, marks)
+                name = legend[curve.label, curve.metric]
+                entries[name] = entries[name] or line
             metrics = list(dict.fromkeys(curve.metric for curve in panel))
             axes.set_ylabel(", ".join(_named(metric) for metric in metrics))
             axes.grid(visible=True, color="#dddddd", linewidth=0.5)
@@ -140,43 +141,83 @@ def _plain(text: str) -> str:
     return f" {text}" if text.startswith("_") else text  # matplotlib keeps such names out of legends
 
 
-def _styles(curves: Sequence[Curve]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Colour and dashes of each curve: a colour for each run, dashes for each metric of it.
+Styles = dict[tuple[str, str], tuple[str, str]]
 
-    With more runs than colours dashes tell the runs apart; with several metrics colours return.
+
+def _styles(panels: Sequence[Sequence[Curve]]) -> Styles:
+    """Colour and dashes by label and metric: a colour for each configuration, the same in every panel.
+
+    Dashes tell metrics of one panel apart, and configurations where there are more of them than colours. A
+    metric that has a panel to itself needs none.
     """
-    labels = list(dict.fromkeys(curve.label for curve in curves))
-    metrics = list(dict.fromkeys(curve.metric for curve in curves))
+    curves = [curve for panel in panels for curve in panel]
+    labels = list(dict.fromkeys(curve.label for curve in sorted(curves, key=lambda curve: curve.order)))
+    places: dict[str, int] = {}
+    for panel in panels:
+        metrics = list(dict.fromkeys(curve.metric for curve in panel))
+        for metric in metrics if len(metrics) > 1 else []:
+            taken = {places.get(other) for other in metrics}
+            places.setdefault(metric, next(n for n in range(len(metrics) + 1) if n not in taken))
+    rounds = math.ceil(len(labels) / len(COLOURS))  # how often the colours are used
     out = {}
     for curve in curves:
-        n, m = labels.index(curve.label), metrics.index(curve.metric)
-        dash = m + n // len(COLOURS) if len(metrics) > 1 else n // len(COLOURS)
+        n = labels.index(curve.label)
+        dash = places.get(curve.metric, 0) * rounds + n // len(COLOURS)
         out[curve.label, curve.metric] = COLOURS[n % len(COLOURS)], _DASHES[dash % len(_DASHES)]
     return out
 
 
-def look_alikes(curves: Sequence[Curve]) -> int:
-    """How many curves cannot be told from another by colour and dashes.
+def look_alikes(panels: Sequence[Sequence[Curve]]) -> int:
+    """How many curves cannot be told from another one in their panel by colour and dashes.
 
-    >>> look_alikes([Curve(str(n), "loss") for n in range(28)]), look_alikes([Curve(str(n), "a") for n in range(30)])
-    (0, 2)
+    >>> [look_alikes([[Curve(str(n), "a") for n in range(count)]]) for count in (28, 30)]
+    [0, 2]
     """
-    styles = _styles(curves)
-    return len(styles) - len(set(styles.values()))
+    styles = _styles(panels)
+    used = [[styles[curve.label, curve.metric] for curve in panel] for panel in panels]
+    return sum(len(each) - len(set(each)) for each in used)
+
+
+def alike_text(panels: Sequence[Sequence[Curve]], *, seeds: bool) -> str | None:
+    """That some curves look alike, and what helps; None if none do. `seeds`: they are groups of seeds already."""
+    count = look_alikes(panels)
+    if not count:
+        return None
+    what = "1 curve looks like another one" if count == 1 else f"{count} curves look like others"
+    several = any(len({curve.metric for curve in panel}) > 1 for panel in panels)
+    advice = ["give --metric once for each metric, for a panel each"] if several else []
+    advice += ["draw fewer runs (--where)"]
+    advice += [] if seeds else ["or one curve for runs that differ only in the seed (--seeds)"]
+    return f"{what} in the same panel: {', '.join(advice)}"
+
+
+def _entries(panels: Sequence[Sequence[Curve]]) -> dict[tuple[str, str], str]:
+    """What the legend calls each curve, by label and metric: the label alone where a panel has one metric."""
+    several = any(len({curve.metric for curve in panel}) > 1 for panel in panels)
+    curves = sorted((curve for panel in panels for curve in panel), key=lambda curve: curve.order)
+    names = {}
+    for curve in curves:
+        alike = [c for c in curves if c.label == curve.label and (not several or c.metric == curve.metric)]
+        name = f"{curve.label} · {curve.metric}" if several else curve.label
+        if curve.grouped or curve.runs > 1:
+            low, high = (end(c.runs for c in alike) for end in (min, max))
+            count = f"{low}" if low == high else f"{low} to {high}"
+            name += " · one seed" if high == 1 else f" · mean of {count} seeds"
+        names[curve.label, curve.metric] = _plain(name)
+    return names
 
 
 def _curve(
     axes: Any,
     curve: Curve,
-    styles: dict[tuple[str, str], tuple[str, str]],
+    styles: Styles,
     ends: tuple[float, float],
     scale: float,
     columns: int,
     beta: float,
-    entries: dict[str, Any],
     marks: dict[str, Any],
-) -> None:
-    """One curve: the raw values faint, the smoothed ones, the band, the ticks, what is not finite."""
+) -> Any:
+    """One curve: the raw values faint, the smoothed ones, the band, the ticks, what is not finite; its line."""
     colour, dashes = styles[curve.label, curve.metric]
 
     def line(values: Sequence[float], **style: Any) -> Any:
@@ -189,12 +230,7 @@ def _curve(
         axes.fill_between([x / scale for x in xs], low, high, color=colour, alpha=0.18, linewidth=0)
     elif beta:
         line(curve.y, linewidth=0.6, alpha=0.25)
-    name = f"{curve.label} · {curve.metric}"
-    if curve.runs > 1:
-        name += f" · mean of {curve.runs} seeds"
-    if beta:
-        name += f" · β {beta:g}"
-    entries[_plain(name)] = line(curve.smooth, linewidth=1.3, linestyle=dashes)
+    drawn = line(curve.smooth, linewidth=1.3, linestyle=dashes)
     high_up = axes.get_xaxis_transform()  # places along the axis, heights as shares of the panel
     if curve.resumed:
         places = [x / scale for x in _apart(curve.resumed, ends, columns)]
@@ -220,6 +256,7 @@ def _curve(
                 clip_on=False,
             )
             marks[_plain(f"{curve.label} · {curve.metric} · {what}: {len(found):,}")] = points[0]
+    return drawn
 
 
 def _apart(places: Sequence[float], ends: tuple[float, float], columns: int) -> list[float]:

@@ -42,6 +42,7 @@ class Curve:
 
     `smooth` has as many entries as `x`, and is `y` itself without smoothing. `resumed` are the places at
     which an attempt went on, `odd` the values that are not finite. A mean has `low` and `high` of the runs.
+    `grouped`: it stands for a group of seeds, be it of one; `order` is its place among the labels.
     """
 
     label: str
@@ -55,6 +56,8 @@ class Curve:
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     runs: int = 1
+    grouped: bool = False
+    order: int = 0
 
 
 def exponential_average(values: Sequence[float], beta: float) -> list[float]:

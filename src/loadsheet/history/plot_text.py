@@ -148,6 +148,8 @@ def _legend(curve: Curve, number: int, count: int, axis: Axis, width: int) -> li
     parts = [f"{head}{one_line(curve.label)[:100]} · {_named(curve.metric)}"]
     if curve.runs > 1:
         parts.append(f"mean of {curve.runs} seeds")
+    elif curve.grouped:
+        parts.append("one seed")
     if curve.smooth:
         _, scale = axis_label(axis, span([curve])[1] - span([curve])[0])
         at = min(range(len(curve.smooth)), key=lambda n: curve.smooth[n])

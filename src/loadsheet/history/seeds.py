@@ -30,7 +30,7 @@ class Group:
     """Runs of one config but for the seed.
 
     `fingerprint` is that of the config without its seeds, `values` has for each run that counts its
-    fingerprint and value, `left_out` for each other run the reason.
+    fingerprint and value, `left_out` for each other run the reason, `counted` has the rows of those that count.
     """
 
     fingerprint: str
@@ -40,6 +40,7 @@ class Group:
     left_out: tuple[tuple[str, str], ...]
     spread: Spread | None
     name: str = ""
+    counted: tuple[RunRow, ...] = ()
 
     @property
     def seeds(self) -> list[str]:
@@ -102,6 +103,7 @@ def _group(
 ) -> Group:
     values: list[tuple[str, float]] = []
     left_out: list[tuple[str, str]] = []
+    counted: list[RunRow] = []
     seen: dict[str, str] = {}
     steps: dict[int, int] = {}
     for row in members:
@@ -126,6 +128,7 @@ def _group(
         else:
             seen[seeds] = row.fingerprint
             values.append((row.fingerprint, value[0]))
+            counted.append(row)
     config = without_seeds(members[0].config, seed_keys)
     return Group(
         digest(config) if members[0].config else members[0].fingerprint,
@@ -134,6 +137,7 @@ def _group(
         tuple(values),
         tuple(left_out),
         spread([value for _, value in values]) if values else None,
+        counted=tuple(counted),
     )
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 @click.option("--smooth", metavar="SHARE", help="Weight of what came before, e.g. 0.9. [0: as logged]")
 @click.option("--seeds", is_flag=True, help="Runs that differ only in their seed: mean, lowest and highest.")
 @seed_key_option
+@click.option("--unfinished", is_flag=True, help="With --seeds: let runs count that are not done.")
 @click.option("--json", "as_json", is_flag=True, help="Print the curves as JSON (steps, tokens, seconds).")
 def command(
     run: tuple[str, ...],
@@ -54,16 +55,23 @@ def command(
     smooth: str | None,
     seeds: bool,
     seed_key: tuple[str, ...],
+    unfinished: bool,
     as_json: bool,
 ) -> None:
     """Curves of RUN or of all runs, one record per step: on the terminal, or as a picture.
 
     Steps that were run again are drawn once; a tick says where an attempt was resumed, a mark where a value is
     not finite. Smoothing is s = β·s + (1 − β)·y, shown as s / (1 − βᵗ). Of long logs every column of pixels
-    shows the first, lowest, highest and last value.
+    shows the first, lowest, highest and last value. With --seeds only runs count that `list --groups` counts
+    (done, with another seed each); those that are left out are named.
     """
     from loadsheet.history.plot_curves import Axis
+    from loadsheet.history.plot_panels import panels_of
 
+    if unfinished and not seeds:
+        raise BadInput(
+            "--unfinished: got it without --seeds, expected both", "without --seeds all runs are drawn"
+        )
     beta = 0.0 if smooth is None else parse_share(smooth, "--smooth")
     if beta >= 1:
         raise BadInput(f"--smooth: got {shorten(smooth)}, expected a share below 1 such as `0.9`")
@@ -79,86 +87,29 @@ def command(
     progress = Progress()
     try:
         rows = rows_of(root, run, where)
-        panels, notes = _panels(rows, metric, axis, beta, list(seed_key) if seeds else None, progress)
+        wanted, notes = _metrics(rows, metric)
+        keys = seed_key if seeds else None
+        found = panels_of(rows, wanted, axis, beta, keys, unfinished=unfinished, say=progress)
+        panels, notes = found.curves, notes + found.notes
         nbytes = 0
         if path is not None:
-            from loadsheet.history.plot import draw, look_alikes
+            from loadsheet.history.plot import alike_text, draw
 
             progress(f"drawing {path.name}")
             nbytes = draw(panels, axis, beta, path)
-            if alike := look_alikes([curve for panel in panels for curve in panel]):
-                notes.append(f"{alike} curves look like another one; draw fewer runs, or groups with --seeds")
+            if (alike := alike_text(panels, seeds=seeds)) is not None:
+                notes.append(alike)
     finally:
         progress.close()
     for note in notes:
         warn(note)
     if as_json:
-        show_json(_json(panels, by, beta, out, nbytes))
+        show_json(_json(panels, by, beta, out, nbytes) | {"left_out": found.left_out})
     elif path is not None:
         curves = sum(map(len, panels))
         show(f"{path}: {curves} {'curve' if curves == 1 else 'curves'}, {format_bytes(nbytes, 1)}")
     else:
         _text(panels, axis, beta)
-
-
-def _panels(
-    rows: list[RunRow],
-    asked: Sequence[str],
-    axis: Axis,
-    beta: float,
-    seed_keys: Sequence[str] | None,
-    progress: Progress,
-) -> tuple[list[list[Curve]], list[str]]:
-    """The curves of each panel, and what must be said about those that are missing.
-
-    With `seed_keys` (further names of seeds) runs that differ only in their seed are one curve.
-    """
-    from loadsheet.history.plot_curves import labels, mean_of, read_curves
-
-    wanted, notes = _metrics(rows, asked)
-    names = list(dict.fromkeys(name for panel in wanted for name in panel))
-    found: dict[tuple[int, str], Curve] = {}
-    for number, (row, label) in enumerate(zip(rows, labels(rows), strict=True)):
-        progress(f"reading {row.fingerprint}, {number + 1} of {len(rows)}")
-        if not set(names) & row.metrics.keys():
-            notes.append(f"{row.fingerprint}: has logged no {', '.join(names)}; it is left out")
-            continue
-        for curve in read_curves(row, label, names, axis, beta):
-            found[number, curve.metric] = curve
-    groups = [((n,), "") for n in range(len(rows))] if seed_keys is None else _groups(rows, seed_keys)
-    panels = []
-    for panel in wanted:
-        curves = []
-        for name in panel:
-            for members, label in groups:
-                some = [found[n, name] for n in members if (n, name) in found]
-                if len(some) > 1:
-                    mean = mean_of(some, label)
-                    if mean.x:
-                        curves.append(mean)
-                    else:
-                        notes.append(
-                            f"{label}: its {len(some)} seeds have no step with {name} in common; left out"
-                        )
-                else:
-                    curves += some
-        panels.append(curves)
-    empty = [", ".join(names) for names, curves in zip(wanted, panels, strict=True) if not curves]
-    if empty:
-        raise BadInput(f"runs plot: got no value of {shorten(empty[0])} to draw, expected at least one")
-    if seed_keys is not None and not any(len(members) > 1 for members, _ in groups):
-        notes.append("--seeds: no two of these runs differ only in their seed; each is drawn by itself")
-    return panels, notes
-
-
-def _groups(rows: Sequence[RunRow], seed_keys: Sequence[str]) -> list[tuple[tuple[int, ...], str]]:
-    """Which runs differ only in their seed, and what tells each group from the others."""
-    from loadsheet.history.seeds import group
-
-    numbers = {row.path: n for n, row in enumerate(rows)}
-    return [
-        (tuple(numbers[row.path] for row in each.members), each.name) for each in group(rows, None, seed_keys)
-    ]
 
 
 def _metrics(rows: Sequence[RunRow], asked: Sequence[str]) -> tuple[list[list[str]], list[str]]:
