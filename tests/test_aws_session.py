@@ -176,6 +176,21 @@ def test_no_credentials(world: World, offline: Offline, monkeypatch: pytest.Monk
     assert offline.refused == []
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_machine_s_own_role(world: World, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:  # noqa: F811
+    """Its metadata service (moto plays one) is asked where the environment says so, and only there."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", world.url + "/")
+    monkeypatch.setenv("AWS_METADATA_SERVICE_TIMEOUT", "60")
+    if asked:
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
+        assert "Account" in Account(timeout=LONG).call("sts", "get_caller_identity")
+    else:
+        assert failure(Account(timeout=LONG), "sts", "get_caller_identity").kind == "credentials"
+        assert world.calls == []
+
+
 def test_a_profile_that_is_not_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """It is named."""
     monkeypatch.setenv("AWS_PROFILE", "nobody")

@@ -120,6 +120,7 @@ def starred(inputs: Inputs, width: int) -> list[str]:
         "notice": f"--notice {format_duration(inputs.notice)}",
         "workers": f"--workers {inputs.workers}",
         "runs": f"--runs {one_line(str(inputs.runs))}",
+        "gpus": "--gpus 1",
         "instances": f"--instances {inputs.instances}",
         "spot": "on-demand, not --spot",
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from loadsheet.cloud.checklist import Result, unknown
+from loadsheet.cloud.checklist import CannotLook, Result, unknown
 from loadsheet.cloud.context import Context
 from loadsheet.cloud.registry import ask, check
 from loadsheet.money.price import Price
@@ -58,9 +58,19 @@ def unseen(context: Context) -> tuple[dict[str, Any], float | None]:
     late = f"alerts are {_LATE[0]} to {_LATE[1]} hours late"
     if not isinstance(price, Price):
         return {"fact": f"{late}: with `--price` it is said what that costs"}, None
-    gpus = context.inputs.gpus or 1
+    gpus, star = context.inputs.gpus, ""
+    if gpus is None:
+        try:
+            gpus = context.sheet.gpus if context.sheet is not None else None
+        except CannotLook:
+            gpus = None
+    if gpus is None:
+        gpus, star = 1, context.inputs.star("gpus")
     low, high = (price.amount * gpus * hours for hours in _LATE)
-    text = f"{format_money(low)} to {format_money(high, price.currency)} unseen at your price"
+    text = (
+        f"{format_money(low)} to {format_money(high, price.currency)} unseen at your price, {gpus}{star} GPU"
+    )
+    text += "s" if gpus > 1 else ""
     return {"fact": f"{late}: {text}", "unseen_cost": high}, high
 
 
