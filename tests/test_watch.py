@@ -18,6 +18,7 @@ from run_logs import attempt, by_hand, record, resumed
 from terminal import refused, run
 
 import loadsheet as ls
+from loadsheet.cli.watch import _wait_for_run
 from loadsheet.cloud.watch import act, signs
 from loadsheet.cloud.watch.look import Watcher
 from loadsheet.cloud.watch.meter import Cap, Meter, spent_on
@@ -305,6 +306,18 @@ def test_a_command_without_a_run(tmp_path: Path) -> None:
     assert "nothing was watched" in done.stderr
 
 
+def test_a_download_before_the_run_costs_as_well(tmp_path: Path) -> None:
+    """The cap holds from the start on: a command that opens no run is stopped when the money is needed for that."""
+    uptime = iter(range(100, 10_000, 100))
+    meter = Meter(tmp_path / "journal", 1.0, now=lambda: ("a", float(next(uptime))))
+    cap = Cap(budget=1000, save=0, poll=0, stop=250)
+    child = subprocess.Popen(["sleep", "600"])
+    settings = {"poll": 0.01, "save": 0.0, "stop": 60.0, "currency": ""}
+    assert _wait_for_run(str(tmp_path), None, child, 0.0, meter, cap, settings) is None
+    assert child.returncode == -signal.SIGTERM
+    assert next(uptime) == 900  # stopped at 800: 800 + 250 is beyond 1000
+
+
 def test_stopping_what_runs_beside(tmp_path: Path) -> None:
     """The owner of the lock gets SIGTERM; one that does not obey, SIGKILL; a dead one is nobody."""
     program = "import sys, time, signal\nfrom loadsheet.run.directory import RunDirectory\n"
@@ -365,7 +378,12 @@ def test_once(finished: Path) -> None:
 def test_bad_usage(tmp_path: Path) -> None:
     """One line and a hint."""
     refused("watch", "--once", "--runs", str(tmp_path / "none"), words="no run in")
+    result = run("watch", "--runs", str(tmp_path / "none"), "--start", "0s")
+    assert (result.exit_code, "no run in" in result.stderr) == (2, True)
     refused("watch", "--once", "--budget", "5", words="no --price")
+    result = run("watch", "--runs", str(tmp_path / "r"), "--price", "1000000", "--budget", "1", "--", "true")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "nothing was started" in result.stderr
     refused("watch", "--once", "--poll", "0", words="--poll")
     refused("watch", "--once", "--", "true", words="--once")
     refused("watch", "--", str(tmp_path / "nothing-here"), words="no such file")

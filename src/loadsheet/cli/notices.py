@@ -24,7 +24,7 @@ from loadsheet.units import parse_duration
     type=click.Path(),
     help="The notice file that a run obeys. [what LOADSHEET_NOTICE names]",
 )
-@click.option("--once", is_flag=True, help="Look once and say what is planned.")
+@click.option("--once", is_flag=True, help="Look once and say what is planned; the file is left alone.")
 @click.option("--gcp-notice", default="30s", help="The machine's own preemption notice duration. [30s]")
 @click.option("--aws-endpoint", metavar="URL", help="[AWS_EC2_METADATA_SERVICE_ENDPOINT, or 169.254.169.254]")
 @click.option("--gcp-endpoint", metavar="URL", help="[GCE_METADATA_HOST, or metadata.google.internal]")
@@ -41,7 +41,7 @@ def command(provider: str, path: str | None, once: bool, gcp_notice: str, as_jso
     Exit status: 0 ended by a signal, or with --once nothing is planned; 1 no service answers, or with --once
     the machine will be taken; 2 bad input.
     """
-    from loadsheet.cloud.notice.listen import Ear, find, listen, services, write_notice
+    from loadsheet.cloud.notice.listen import Ear, find, listen, services
 
     target = path or os.environ.get("LOADSHEET_NOTICE")
     if target is None and not once:
@@ -56,8 +56,6 @@ def command(provider: str, path: str | None, once: bool, gcp_notice: str, as_jso
     if once:
         ear.current = ear.service.look()
         planned = None if ear.current is None else ear.current.to_json()
-        if planned is not None and file is not None:
-            write_notice(file, planned)
         if as_json:
             show_json({"schema": 1, "provider": ear.service.name, "planned": planned})
         else:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadsheet.cli.output import show, warn
-from loadsheet.errors import BadInput
+from loadsheet.errors import BadInput, LoadsheetError
 from loadsheet.money.price import parse_price
 from loadsheet.units import format_duration, format_money, parse_count, parse_duration
 
 if TYPE_CHECKING:
     from loadsheet.cloud.watch.look import Look, Watcher
+    from loadsheet.cloud.watch.meter import Cap, Meter
 
 _FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
@@ -50,7 +51,7 @@ _FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
     "--stop", "stop_time", default="2min", help="Until the machine is off and costs nothing. [2min]"
 )
 @click.option(
-    "--journal", type=click.Path(), help="Where the money is written down. [watch.jsonl in the run]"
+    "--journal", type=click.Path(), help="Where the money is written down. [watch.jsonl beside the runs]"
 )
 @click.option(
     "--dead-man", help="Shut down in so long, put off while all is well: it comes if the watch dies."
@@ -75,12 +76,19 @@ def command(command_line: tuple[str, ...], word: str | None, root: str, **option
     if once and command_line:
         raise BadInput("--once: got it with a command, expected one of them", "leave one of them out")
     settings = _settings(options)
+    meter, cap = _money(root, options, settings)
+    if cap is not None and meter is not None and not once and cap.room(meter.spent(), meter.price) <= 0:
+        raise NoMoney(
+            f"--budget: got {_sum(meter.spent(), settings)} spent of {_sum(cap.budget, settings)}, expected enough to "
+            f"train, save and stop",
+            "counted from the boot of this machine: nothing was started",
+        )
     child = _start(command_line) if command_line else None
     try:
-        path = _wait_for_run(root, word, child)
+        path = _wait_for_run(root, word, child, 0.0 if once else settings["start"], meter, cap, settings)
         if path is None:
-            return 1 if child is None else child.wait()
-        watcher = _watcher(path, options, settings)
+            return 1 if child is None else _code(child.wait())
+        watcher = _watcher(path, options, settings, meter, cap, started=child is not None)
         if once:
             look = watcher.look()
             show(json.dumps(look.to_json()) if as_json else _page(look, settings["currency"]))
@@ -91,6 +99,42 @@ def command(command_line: tuple[str, ...], word: str | None, root: str, **option
             child.send_signal(signal.SIGTERM)  # what it has trained is saved
             child.wait()
         raise
+
+
+class NoMoney(LoadsheetError):
+    """The budget is used before anything was started."""
+
+    exit_code = 1
+
+
+def _money(root: str, options: dict[str, Any], s: dict[str, Any]) -> tuple[Meter | None, Cap | None]:
+    """What counts the money, from the start on: a download before the run costs as much as the run."""
+    from loadsheet.cloud.watch.meter import Cap, Meter
+
+    if s["price"] is None:
+        return None, None
+    if options["journal"]:
+        journal = Path(options["journal"])
+    else:
+        try:
+            os.makedirs(root, exist_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"--runs: got {error.strerror!r} for `{root}`, expected a place for the journal"
+            ) from None
+        journal = Path(root) / "watch.jsonl"
+    meter = Meter(journal, s["price"], unit=s["unit"], before=s["spent"], every=max(s["poll"], 10.0))
+    cap = None if s["budget"] is None else Cap(s["budget"], s["reserve"], s["save"], s["poll"], s["stop"])
+    return meter, cap
+
+
+def _sum(amount: float, s: dict[str, Any]) -> str:
+    return format_money(amount, s["currency"])
+
+
+def _code(status: int) -> int:
+    """A child's exit status as a shell counts it."""
+    return status if status >= 0 else 128 - status
 
 
 def _settings(options: dict[str, Any]) -> dict[str, Any]:
@@ -131,13 +175,24 @@ def _start(words: tuple[str, ...]) -> subprocess.Popen[bytes]:
         ) from None
 
 
-def _wait_for_run(root: str, word: str | None, child: subprocess.Popen[bytes] | None) -> Path | None:
-    """The directory of the run; of a command that was just started, as soon as it opens one."""
+def _wait_for_run(
+    root: str,
+    word: str | None,
+    child: subprocess.Popen[bytes] | None,
+    patience: float,
+    meter: Meter | None,
+    cap: Cap | None,
+    s: dict[str, Any],
+) -> Path | None:
+    """The directory of the run; one that is still to be opened is waited for, by its command or for `patience`.
+
+    None if the command has ended without one, or the budget did.
+    """
     from loadsheet.history.index import find, run_paths
 
     if word is not None and child is None:
         return find(root, word).path
-    began = time.time() - 1
+    began, until, told = time.time() - 1, time.monotonic() + patience, False
     while True:
         paths = run_paths(root) if os.path.isdir(root) else []
         times = {path: _written(path) for path in paths}
@@ -146,16 +201,38 @@ def _wait_for_run(root: str, word: str | None, child: subprocess.Popen[bytes] | 
             fresh = [p for p in fresh if p.name.startswith(word) or p == Path(word)]
         if fresh:
             return max(fresh, key=lambda p: times[p])
-        if child is None:
+        if child is None and time.monotonic() >= until:
             raise BadInput(
                 f"--runs: got no run in `{root}`, expected one", "--runs DIR or --run PATH names it"
             )
-        if child.poll() is not None:
+        if child is None and not told:
+            told = True
+            warn(f"no run in `{root}` yet: waiting for one, {format_duration(patience)} at most (--start)")
+        if child is not None and child.poll() is not None:
             warn(
                 f"the command ended with status {child.returncode} and opened no run in `{root}`: nothing was watched"
             )
             return None
-        time.sleep(0.2)
+        if meter is not None and cap is not None and cap.room(meter.spent(), meter.price) <= 0:
+            warn(
+                f"the budget is needed for the stop: {_sum(meter.spent(), s)} spent, no run was opened in `{root}`"
+            )
+            if child is not None:
+                _end(child, s)
+            return None
+        time.sleep(min(0.2, s["poll"]))
+
+
+def _end(child: subprocess.Popen[bytes], s: dict[str, Any]) -> int:
+    """Stop the command; its exit status."""
+    from loadsheet.cloud.watch.act import stop
+
+    patience = s["save"] + s["stop"]
+    if not stop(child.pid, lambda: child.poll() is None, patience):
+        warn(
+            f"the command did not end within {format_duration(patience)} of SIGTERM (--save, --stop): SIGKILL"
+        )
+    return _code(child.wait())
 
 
 def _written(path: Path) -> float:
@@ -167,16 +244,17 @@ def _written(path: Path) -> float:
     return newest
 
 
-def _watcher(path: Path, options: dict[str, Any], s: dict[str, Any]) -> Watcher:
+def _watcher(
+    path: Path,
+    options: dict[str, Any],
+    s: dict[str, Any],
+    meter: Meter | None,
+    cap: Cap | None,
+    *,
+    started: bool,
+) -> Watcher:
     from loadsheet.cloud.watch.look import Watcher
-    from loadsheet.cloud.watch.meter import Cap, Meter
 
-    meter = cap = None
-    if s["price"] is not None:
-        journal = Path(options["journal"]) if options["journal"] else path / "watch.jsonl"
-        meter = Meter(journal, s["price"], unit=s["unit"], before=s["spent"], every=max(s["poll"], 10.0))
-        if s["budget"] is not None:
-            cap = Cap(s["budget"], s["reserve"], s["save"], s["poll"], s["stop"])
     return Watcher(
         path,
         metric=options["metric"],
@@ -185,6 +263,7 @@ def _watcher(path: Path, options: dict[str, Any], s: dict[str, Any]) -> Watcher:
         meter=meter,
         cap=cap,
         segment=s["segment"],
+        started=started,
     )
 
 
@@ -208,9 +287,11 @@ def _loop(
             guard.put_off(now)
         if look.stop is not None:
             status = _stop(watcher.path, child, s)
+            shown.clear()
+            warn(f"stopped for the budget: {_sum(look.spent or 0.0, s)} of {_sum(s['budget'], s)} spent")
             break
         if child is not None and child.poll() is not None:
-            status = child.returncode if child.returncode >= 0 else 128 - child.returncode
+            status = _code(child.returncode)
             break
         if look.done and child is None:
             break
@@ -241,14 +322,14 @@ def _stop(path: Path, child: subprocess.Popen[bytes] | None, s: dict[str, Any]) 
     from loadsheet.cloud.watch.act import owner, stop
     from loadsheet.run.lock import in_use
 
-    patience = s["save"] + s["stop"]
     if child is not None:
-        stop(child.pid, lambda: child.poll() is None, patience)
-        code = child.wait()
-        return code if code >= 0 else 128 - code
+        return _end(child, s)
     pid = owner(path)
-    if pid is not None:
-        stop(pid, lambda: in_use(path / "lock") is not False, patience)
+    patience = s["save"] + s["stop"]
+    if pid is not None and not stop(pid, lambda: in_use(path / "lock") is not False, patience):
+        warn(
+            f"the training did not end within {format_duration(patience)} of SIGTERM (--save, --stop): SIGKILL"
+        )
     return 1
 
 
@@ -309,7 +390,11 @@ def _status(look: Look, currency: str) -> str:
     if look.room is not None:
         parts.append(f"budget lasts {format_duration(max(look.room, 0.0))}")
     parts.append(
-        "done" if look.done else f"{len(look.findings)} findings" if look.findings else "all is well"
+        "done"
+        if look.done
+        else f"{len(look.findings)} finding{'s' * (len(look.findings) != 1)}"
+        if look.findings
+        else "all is well"
     )
     return " · ".join(parts)
 

@@ -20,6 +20,7 @@ from loadsheet.cloud.notice.http import NoAnswer
 from loadsheet.cloud.notice.said import Said
 from loadsheet.errors import BadFile, LoadsheetError, UnknownKey
 from loadsheet.run.directory import write_whole
+from loadsheet.run.notices import Notices
 
 #: failed looks in a row after which it is said that nothing is heard any more
 _BLIND: Final = 3
@@ -130,13 +131,26 @@ def write_notice(path: Path, event: Mapping[str, Any]) -> None:
         ) from None
 
 
+def _left(path: Path, provider: str) -> Said | None:
+    """What stands in the notice file by the hand of an earlier listener to the same provider."""
+    notice = Notices(path).current() if path.exists() else None
+    if notice is None or notice.kind == "cancelled" or not notice.source.startswith(f"{provider} "):
+        return None
+    return Said(notice.kind, notice.deadline, notice.source)
+
+
 def listen(
     ear: Ear,
     path: Path | None,
     say: Callable[[dict[str, Any]], None],
     ended: threading.Event,
 ) -> None:
-    """Look until `ended` is set; write what is new into the file `path`, and `say` every event."""
+    """Look until `ended` is set; write what is new into the file `path`, and `say` every event.
+
+    What an earlier listener wrote there stands until this one hears otherwise: then it is taken back.
+    """
+    if path is not None:
+        ear.current = _left(path, ear.service.name)
     while not ended.is_set():
         for event in ear.look():
             if path is not None and event["event"] in ("notice", "cancelled"):

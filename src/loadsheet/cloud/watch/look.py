@@ -60,7 +60,8 @@ class Watcher:
     """Looks again and again; keeps what must be compared with the look before.
 
     `window`: seconds without a record that are too long; `start`: the same before the first ones came;
-    `segment`: seconds between checkpoints (None: learnt from those there are).
+    `segment`: seconds between checkpoints (None: learnt from those there are). `started`: the caller started
+    the training itself, and knows when it ends.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Watcher:
         meter: Meter | None = None,
         cap: Cap | None = None,
         segment: float | None = None,
+        started: bool = False,
         clock: Callable[[], float] = time.monotonic,
         ask_gpus: Callable[[], Sequence[Draw] | None] = draws,
     ) -> None:
@@ -83,6 +85,7 @@ class Watcher:
         self.meter = meter
         self.cap = cap
         self.segment = segment
+        self.started = started
         self._clock = clock
         self._ask_gpus = ask_gpus
         self._tail = Tail(path / "log.jsonl", metric, clock)
@@ -106,7 +109,9 @@ class Watcher:
         notice = self._notices.current()
         rules = (
             signs.silent(since, progress.usual_pause, gpus, window=self.window, start=self.start),
-            signs.gone(held, progress.ending, done) if (self.path / "lock").exists() else None,
+            signs.gone(held, progress.ending, done)
+            if not self.started and (self.path / "lock").exists()
+            else None,
             signs.not_a_number(progress.values, self.metric),
             signs.spike(progress.values, self.metric),
             signs.waiting(measured.get("data_wait_share")),
