@@ -213,9 +213,9 @@ def _wait_for_run(
                 f"the command ended with status {child.returncode} and opened no run in `{root}`: nothing was watched"
             )
             return None
-        if meter is not None and cap is not None and cap.room(meter.spent(), meter.price) <= 0:
+        if meter is not None and cap is not None and cap.room(spent := meter.spent(), meter.price) <= 0:
             warn(
-                f"the budget is needed for the stop: {_sum(meter.spent(), s)} spent, no run was opened in `{root}`"
+                f"the budget is needed for the stop: {_sum(spent, s)} spent, no run was opened in `{root}`"
             )
             if child is not None:
                 _end(child, s)
