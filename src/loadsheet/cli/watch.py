@@ -214,9 +214,7 @@ def _wait_for_run(
             )
             return None
         if meter is not None and cap is not None and cap.room(spent := meter.spent(), meter.price) <= 0:
-            warn(
-                f"the budget is needed for the stop: {_sum(spent, s)} spent, no run was opened in `{root}`"
-            )
+            warn(f"the budget is needed for the stop: {_sum(spent, s)} spent, no run was opened in `{root}`")
             if child is not None:
                 _end(child, s)
             return None
