@@ -18,6 +18,7 @@ from typing import Any, Final
 from loadsheet import signature
 from loadsheet.closing.lives import Life, read_lives
 from loadsheet.errors import BadFile, BadInput
+from loadsheet.run.machine_time import alive
 from loadsheet.run.sheetfile import NAME
 from loadsheet.safejson import load_json
 
@@ -80,7 +81,7 @@ class Evidence:
     @cached_property
     def seconds(self) -> float | None:
         """Machine time of all attempts together, without the time between them; None if of one it is unknown."""
-        known = [attempt.seconds for attempt in self.attempts if attempt.lives]
+        known = [a.seconds for a in self.attempts if a.lives or a.seconds is not None]
         return None if not known or None in known else math.fsum(s for s in known if s is not None)
 
     @cached_property
@@ -206,17 +207,10 @@ def _attempt(
     measured: Mapping[str, Any] | None,
     small: Callable[[str, int], dict[str, Any] | None],
 ) -> Attempt:
-    """One attempt; its start is that of the process, of `Run.open`, or of its first line."""
-    starts = [number(measured, "started"), number(measured, "opened")]
-    if starts == [None, None]:
-        starts.append(number(small(f"provenance/attempt-{number_:04d}.json", _SMALL_BYTES), "time"))
-    first = [life.first for life in lives if life.first is not None]
-    known = [s for s in (*starts, *first) if s is not None]
-    ends = [life.last for life in lives if life.last is not None]
-    written = number(measured, "written")
-    if written is not None:
-        ends.append(written)
-    return Attempt(number_, tuple(lives), measured, min(known, default=None), max(ends, default=None))
+    """One attempt, and when it had a machine: see `run.machine_time`."""
+    record = small(f"provenance/attempt-{number_:04d}.json", _SMALL_BYTES)
+    span = alive(measured, record, [time for life in lives for time in (life.first, life.last)])
+    return Attempt(number_, tuple(lives), measured, *(span or (None, None)))
 
 
 def _attempts(path: Path) -> set[int]:

@@ -19,6 +19,7 @@ from loadsheet.history.inside import Inside
 from loadsheet.history.logs import LogSummary, Metric, Pass, read_pass, summary_of
 from loadsheet.run.fingerprint import digest
 from loadsheet.run.lock import in_use
+from loadsheet.run.machine_time import alive
 
 State = Literal["done", "running", "interrupted", "failed", "empty"]
 STATES: Final = ("done", "running", "interrupted", "failed", "empty")
@@ -37,11 +38,11 @@ class RunRow:
     """One run; times in seconds since 1970, sizes in bytes.
 
     `step` counts completed steps that were logged or saved, `total` is what the done marker says and
-    `planned` what the newest attempt was asked for. `seconds` is the sum of the attempts' time, each from
-    its start to its last sign of life. `lost_steps` were run again after an interruption; `unsaved_steps`
-    were logged after the newest checkpoint and will be run again when the run goes on (None while it runs,
-    or where the files do not tell). State "failed": the script left the loop before the last step, by an
-    error or `break`; "interrupted": stopped or killed.
+    `planned` what the newest attempt was asked for. `seconds` is the machine time of all attempts: see
+    `run.machine_time`. `lost_steps` were run again after an interruption; `unsaved_steps` were logged after
+    the newest checkpoint and will be run again when the run goes on (None while it runs, or where the files
+    do not tell). State "failed": the script left the loop before the last step, by an error or `break`;
+    "interrupted": stopped or killed.
     """
 
     path: Path
@@ -129,7 +130,7 @@ def _row(
     config: dict[str, Any],
     excluded: dict[str, Any],
     done: dict[str, Any] | None,
-    starts: dict[int, float | None],
+    starts: dict[int, dict[str, Any]],
     checkpoints: tuple[int, ...],
     found: Pass,
     nbytes: int,
@@ -154,7 +155,8 @@ def _row(
     if total is not None and log.last_step <= total and step <= total + 1:
         step = total  # what is logged after the loop belongs to step `total`
     times = [time for pair in log.times.values() for time in pair]
-    times += [time for time in starts.values() if time is not None]
+    begun = [unix_time(record.get("time")) for record in starts.values()]
+    times += [time for time in begun if time is not None]
     if (finished := unix_time((done or {}).get("time"))) is not None:
         times.append(finished)
     gpus, price, currency = sheet_price(sheet)
@@ -251,18 +253,15 @@ def _state(
 
 
 def _machine_seconds(
-    starts: dict[int, float | None], log: LogSummary, measured: dict[str, Any] | None
+    starts: dict[int, dict[str, Any]], log: LogSummary, measured: dict[str, Any] | None
 ) -> float:
-    """The attempts' time, from the start of each to its last sign of life; an attempt that left none is 0."""
+    """The machine time of all attempts, by the rule of `run.machine_time`; one that left no sign of life has none."""
     known = _inner(_inner(measured).get("attempts"))
     seconds = 0.0
     for attempt in {*log.times, *starts}:
         entry = _inner(known.get(str(attempt)))
-        signs = [starts.get(attempt), *log.times.get(attempt, ())]
-        signs += [unix_time(entry.get(name)) for name in ("opened", "written")]
-        times = [time for time in signs if time is not None]
-        if times:
-            seconds += max(times) - min(times)
+        if (span := alive(entry, starts.get(attempt), log.times.get(attempt, ()))) is not None:
+            seconds += span[1] - span[0]
     return seconds
 
 
@@ -335,13 +334,13 @@ def attempt_file(number: int) -> str:
     return f"provenance/attempt-{number:04d}.json"
 
 
-def _attempts(inside: Inside, notes: Notes) -> tuple[dict[int, float | None], dict[str, Any]]:
-    """For each attempt when it started (None: unknown), and what the newest one excluded from the config."""
-    starts: dict[int, float | None] = {}
+def _attempts(inside: Inside, notes: Notes) -> tuple[dict[int, dict[str, Any]], dict[str, Any]]:
+    """For each attempt when it started and was recorded, and what the newest one excluded from the config."""
+    starts: dict[int, dict[str, Any]] = {}
     excluded: dict[str, Any] = {}
     for number in attempt_numbers(inside, notes)[-_MOST_ATTEMPTS:]:
         facts = read_object(inside, attempt_file(number), RECORD_BYTES, notes) or {}
-        starts[number] = unix_time(facts.get("time"))
+        starts[number] = {name: facts.get(name) for name in ("started", "time")}
         if isinstance(found := facts.get("excluded"), dict):
             excluded = found
     return starts, excluded

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import time
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,13 +25,12 @@ import torch
 from loadsheet.run import peaks
 from loadsheet.run.batches import Batches
 from loadsheet.run.directory import write_whole
+from loadsheet.run.machine_time import working_since
 from loadsheet.run.saver import SaveTimes
 from loadsheet.run.sheetfile import Facts
 
 _MOST = 1_000_000  # step times that are kept
 _LARGEST = 64 << 20  # bytes of a file that is read back
-#: a process that has lived longer before it opens its run was not started for it (a notebook, a server)
-_START_UP = 600.0
 
 
 def warmup_steps(timed: int) -> int:
@@ -105,8 +103,7 @@ class Clock:
     def _started(self) -> float:
         """Since when the machine works for this run: the start of the process, if it was started for it."""
         Clock._clocks += 1
-        began = process_started() if Clock._clocks == 1 else None
-        return began if began is not None and 0 <= self.opened - began <= _START_UP else self.opened
+        return working_since(self.opened, first=Clock._clocks == 1)
 
     def begin(self, batches: Iterable[Batches]) -> None:
         """A step begins."""
@@ -232,17 +229,6 @@ def _tokens(clock: Clock, facts: Facts | None) -> tuple[float | None, str | None
     if facts is not None and facts.tokens_per_step is not None:
         return facts.tokens_per_step, "sheet", ""
     return None, None, why
-
-
-def process_started() -> float | None:
-    """When this process began, Unix seconds, from the kernel; None where it does not say."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = (
-            Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-        )
-        since_boot = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
-        return time.time() - since_boot + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return None
 
 
 def write_measured(path: Path, attempt: int, entry: Mapping[str, Any]) -> None:

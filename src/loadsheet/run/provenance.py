@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -23,8 +24,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from loadsheet.run.machine_time import working_since
+
 _TIMEOUT: Final = 10.0
 _DIFF_LIMIT: Final = 20_000_000
+#: how many attempts this process has begun
+_collected: Final = itertools.count()
 _HIDDEN: Final = "***"
 
 #: environment variables that say how a run computes; of all others only the names are kept
@@ -68,9 +73,11 @@ _LOGIN: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 def collect(attempt: int, excluded: dict[str, Any] | None = None) -> dict[str, Any]:
     """Everything known about this attempt, as JSON values; the diff, if any, is bytes in `code.diff`."""
+    now = time.time()
     return {
         "attempt": attempt,
-        "time": time.time(),
+        "started": working_since(now, first=next(_collected) == 0),
+        "time": now,
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         "command": without_secrets(getattr(sys, "orig_argv", sys.argv)),
         "directory": os.getcwd(),
