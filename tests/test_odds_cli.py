@@ -230,6 +230,115 @@ def test_damaged_rehearsals(tmp_path: Path, text: str, words: str) -> None:
     assert words in result.stderr
 
 
+def _rehearsed(folder: Path, **more: Any) -> None:
+    """A rehearsal lies where it is looked for: 0.1 s for 1 MB."""
+    found = {
+        "passed": True,
+        "save_seconds": {"stall": 0.1, "total": 0.3},
+        "checkpoint_bytes": 10**6,
+        "step_seconds": 2.0,
+    }
+    (folder / ".loadsheet").mkdir()
+    (folder / ".loadsheet" / "rehearsal.json").write_text(json.dumps({**found, **more}))
+
+
+def test_a_rehearsal_s_own_checkpoint(tmp_path: Path) -> None:
+    """Unscaled it is starred, its size named, and warned of on the page, in JSON and on stderr; scaled it is not."""
+    _rehearsed(tmp_path)
+    args = ("odds", "--work", "24h", "--mtbf", "6h", "--jobs", "500")
+    result = run(*args)
+    page = " ".join(result.stdout.split())
+    assert "a save stalls 100 ms* (rehearsal of 976.56 KiB)" in page
+    assert "2 s*, the rehearsal's" in page
+    for text in (page, result.stderr):
+        assert "`--checkpoint-bytes SIZE` or `--sheet FILE` scales it" in " ".join(text.split())
+    found = data(*args)
+    assert found["inputs"]["save"]["defaulted"]
+    assert any("--checkpoint-bytes" in note for note in found["notes"])
+    found = data(*args, "--checkpoint-bytes", "20MB")
+    assert found["inputs"]["save"]["value"] == pytest.approx(2.0)
+    assert found["inputs"]["commit"]["value"] == pytest.approx(4.0)
+    assert not found["inputs"]["save"]["defaulted"]
+    assert "step" not in found["inputs"]  # of another model
+    assert not any("rehearsal" in note for note in found["notes"])
+    far = data(*args, "--checkpoint-bytes", "1GB")
+    assert any("may be far too long" in note for note in far["notes"])
+    assert run(*args, "--save", "5min").stderr == ""
+
+
+def test_a_rehearsal_that_failed(tmp_path: Path) -> None:
+    """Before its save there is nothing to take, and that is what is said."""
+    _rehearsed(tmp_path, passed=False, save_seconds=None)
+    refused("odds", "--work", "24h", "--mtbf", "6h", words="failed before its save")
+    refused("odds", "--work", "24h", "--mtbf", "6h", words="--save 5min")
+    answered("odds", "--work", "24h", "--mtbf", "6h", "--save", "5min", "--jobs", "500")
+
+
+def test_never_done() -> None:
+    """M below a save: said first, with exit status 1; a job of years that is cut off is none of these."""
+    args = ("odds", "--work", "24h", "--mtbf", "2min", "--restart", "2min", "--save", "5min", "--jobs", "500")
+    assert answered(*args, code=1).stdout.startswith(
+        "DOES NOT FINISH   M, 2.00 min, is less than a save, 5.00 min"
+    )
+    assert json.loads(answered(*args, "--json", code=1).stdout)["finishes"] is False
+    assert data(*BASE)["finishes"] is True
+    years = (
+        "odds",
+        "--work",
+        "3000d",
+        "--mtbf",
+        "6h",
+        "--restart",
+        "1min",
+        "--save",
+        "1min",
+        "--jobs",
+        "100",
+    )
+    found = data(*years)
+    assert (found["finishes"], found["simulation"]["unfinished"]) == (True, 100)
+
+
+@pytest.mark.parametrize(
+    ("word", "first"), [(None, 1200.0 / 4), ("--machine-now", 0.0), ("--no-machine-now", 1200.0)]
+)
+def test_the_first_machine(word: str | None, first: float, tmp_path: Path) -> None:
+    """M = 1 h, D = 20 min: asked at a random time one waits D·D/(M + D) on average, else 0 or D."""
+    args = (
+        "odds",
+        "--work",
+        "10h",
+        "--save",
+        "1min",
+        "--restart",
+        "0",
+        "--mtbf",
+        "1h",
+        "--down-mean",
+        "20min",
+    )
+    more = () if word is None else (word,)
+    found = data(*args, "--jobs", "20000", *more)
+    waits = found["wall_seconds"]["expected"] - found["expected_seconds"] - 1200 * found["interruptions"]
+    assert waits == pytest.approx(first, abs=1e-6)
+    (tmp_path / "t.csv").write_text("state,seconds\nup,3600\ndown,1200\nup,1800\ndown,600\n")
+    trace = ("odds", "--work", "10s", "--every", "10s", "--save", "0", "--restart", "0", "--trace", "t.csv")
+    found = data(*trace, "--jobs", "20000", *more)
+    # a quarter of the time there is no machine; one falls into the long wait twice as often: (2·600 + 300)/3 = 500
+    share = {None: 0.25, "--machine-now": 0.0, "--no-machine-now": 1.0}[word]
+    assert found["wall_seconds"]["expected"] - found["expected_seconds"] == pytest.approx(500 * share, abs=12)
+
+
+def test_times_without_a_unit() -> None:
+    """They are seconds, and it is said; 0 needs none."""
+    result = run("odds", "--work", "86400", "--save", "30", "--mtbf", "6h", "--restart", "0", "--jobs", "500")
+    assert "no unit in --work" in result.stderr
+    assert "--save" in result.stderr
+    assert "--restart" not in result.stderr
+    assert "for seconds" in " ".join(result.stdout.split())
+    assert run(*BASE).stderr == ""
+
+
 def test_sheet(tmp_path: Path) -> None:
     """Work and price of a plan, signed or not: hours / GPUs, price × GPUs; a rehearsal's save grows with the size."""
     args = ("--gpus", "8", "--tokens", "1B", "--recompute", "full", "--price", "2.5 USD")

@@ -19,7 +19,7 @@ _DURATIONS = (
     "deadline", "billed_by", "billed_least",
 )  # fmt: skip
 _MONEY = ("price", "on_demand_price", "other_hourly", "storage_price", "egress_price", "budget")
-_SIZES = ("storage", "egress")
+_SIZES = ("storage", "egress", "checkpoint_bytes")
 _COUNTS = ("machines", "jobs")
 _PER = {"storage_price": "GB and month", "egress_price": "GB", "budget": "job"}
 
@@ -39,6 +39,11 @@ _PER = {"storage_price": "GB and month", "egress_price": "GB", "budget": "job"}
 @click.option("--machines", help="How many machines of which any stops the job. [1]")
 @click.option("--down-mean", help="Mean wait for a machine after an interruption; 0 if one is there at once.")
 @click.option(
+    "--machine-now/--no-machine-now",
+    default=None,
+    help="Whether a machine is there at the start. [with M/(M + D): as at a random time]",
+)
+@click.option(
     "--trace",
     type=click.Path(),
     help="CSV or JSON of when a machine was there: `state,seconds` or `start,end`; instead of --mtbf and --down-mean.",
@@ -54,6 +59,10 @@ _PER = {"storage_price": "GB and month", "egress_price": "GB", "budget": "job"}
 )
 @click.option(
     "--sheet", type=click.Path(), help="Learn work and price from a signed sheet or a `plan --json`."
+)
+@click.option(
+    "--checkpoint-bytes",
+    help="Size of the real checkpoint: a rehearsal's save is scaled to it. [from --sheet]",
 )
 @click.option("--price", help="Your price per machine hour.")
 @click.option("--on-demand-price", help="The same for a machine that stays.")
@@ -80,12 +89,15 @@ _PER = {"storage_price": "GB and month", "egress_price": "GB", "budget": "job"}
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (seconds, bytes, your currency).")
 def command(
     trace: str | None, history: str | None, runs: str, rehearsal: str | None, sheet: str | None,
-    plot: str | None, as_json: bool, **options: str | None,
+    machine_now: bool | None, plot: str | None, as_json: bool, **options: str | None,
 ) -> int:  # fmt: skip
     """How long, how much, and how likely: a job on machines that can be taken away.
 
     Needs --work, --save and --mtbf, or files that tell them. Prices are yours. The answer holds for
-    interruptions that come at random; what real ones do to it stands beside it as `stressed`.
+    interruptions that come at random; what real ones do to it stands beside it as `stressed`. Write times
+    with a unit: a bare number is taken for seconds, with a warning.
+
+    Exit status: 0 answered, 1 the job does not finish, 2 usage or bad input.
     """
     _needs("loadsheet.money.odds", "odds")
     from loadsheet.money.answer import Odds
@@ -97,7 +109,8 @@ def command(
 
         check(plot)
     values, currency = _read({k: v for k, v in options.items() if v is not None})
-    inputs = Inputs(values)
+    inputs = Inputs({**values, "machine_now": machine_now})
+    inputs.warnings += _unitless(options)
     rate = None if history is None else _history(inputs, runs, history)
     if sheet is not None:
         named = from_sheet(inputs, sheet)
@@ -120,8 +133,21 @@ def command(
             warn(note)
         show_json(answer)
     else:
+        for text in inputs.warnings:
+            warn(text)
         show(odds.text(width()))
-    return 0
+    return 1 if odds.never_done else 0
+
+
+def _unitless(options: dict[str, str | None]) -> list[str]:
+    """A warning for times that were given as bare numbers: seconds are seldom meant by `--work 24`."""
+    bare = [
+        f"--{name.replace('_', '-')} {shorten(text)}"
+        for name, text in options.items()
+        if name in _DURATIONS and text and text.strip()[-1:].isdigit() and parse_duration(text) > 0
+    ]
+    each = "each is taken" if len(bare) > 1 else "it is taken"
+    return [f"no unit in {', '.join(bare)}: {each} for seconds; write h, min or s"] if bare else []
 
 
 def _needs(module: str, extra: str) -> None:

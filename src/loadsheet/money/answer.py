@@ -12,6 +12,7 @@ from loadsheet.money.bill import Bill
 from loadsheet.money.interruptions import (
     Expected,
     Job,
+    Span,
     expected,
     exponential,
     must_finish,
@@ -68,7 +69,23 @@ class Odds:
 
     def _on_the_wall(self, wait: float) -> Expected:
         job = self.question.job
-        return expected(job, exponential(wait), stationary_wait(job.mtbf, wait))
+        return expected(job, exponential(wait), self._first_wait(job.mtbf, wait))
+
+    def _first_wait(self, mtbf: float, wait: float) -> Span:
+        """The wait before the first machine: as at a random time, or as the user knows."""
+        if self.question.machine_now is None:
+            return stationary_wait(mtbf, wait)
+        return exponential(0.0 if self.question.machine_now else wait)
+
+    @property
+    def never_done(self) -> bool:
+        """Whether so little stays of what is computed that most simulated jobs were given up.
+
+        Only where M is less than a save, or the time ten times the work: a job of years is cut off, too.
+        """
+        job, time = self.question.job, self.machine.total.mean
+        given_up = 2 * self.sample.unfinished > self.sample.jobs
+        return given_up and bool(job.mtbf < job.save or time > 10 * job.work)
 
     # --- the simulations ------------------------------------------------------------------------------------
 
@@ -78,7 +95,7 @@ class Odds:
         q, job = self.question, self.question.job
         laws: list[Law]
         if q.trace is not None:
-            laws = [odds.Replay(q.trace)]
+            laws = [odds.Replay(q.trace, q.machine_now)]
             pilot = self._run(laws[0], min(q.jobs, _PILOT), q.seed + 1)
             if 2 * pilot.unfinished > pilot.jobs:
                 raise BadInput(
@@ -90,8 +107,8 @@ class Odds:
         else:
             wait = q.wait or 0.0
             laws = [
-                odds.Exponential(job.mtbf, wait),
-                odds.Exponential(job.mtbf, wait, stressed=True),
+                odds.Exponential(job.mtbf, wait, now=q.machine_now),
+                odds.Exponential(job.mtbf, wait, stressed=True, now=q.machine_now),
             ]
             lives = 1.0 + self.machine.interruptions
         draws = odds.MAX_DRAWS // len(laws)
@@ -177,7 +194,7 @@ class Odds:
         charged = seconds + (machine.interruptions + 1) * self._coarse / 2
         if wall is None:
             return float(bill.total(charged, 0.0, seconds))
-        first = stationary_wait(self.question.job.mtbf, self.question.wait or 0.0).mean
+        first = self._first_wait(self.question.job.mtbf, self.question.wait or 0.0).mean
         return float(bill.total(charged, wall.waiting - first, wall.total.mean))
 
     @property
@@ -282,7 +299,7 @@ class Odds:
         machine = expected(job)
         wall = None
         if q.wait is not None:
-            wall = expected(job, exponential(q.wait), stationary_wait(job.mtbf, q.wait))
+            wall = expected(job, exponential(q.wait), self._first_wait(job.mtbf, q.wait))
         cost = None if q.bill is None else self._formula_cost(machine, wall, q.bill)
         return float(machine.total.mean), cost
 

@@ -51,8 +51,9 @@ class Exponential:
 
     has_notice_inside = False
 
-    def __init__(self, mtbf: float, wait: float, *, stressed: bool = False) -> None:
-        self.stressed = stressed
+    def __init__(self, mtbf: float, wait: float, *, stressed: bool = False, now: bool | None = None) -> None:
+        """`now`: whether a machine is there at the start; None: as at a random time."""
+        self.stressed, self._now = stressed, now
         self._mean, self._wait = np.array([mtbf]), np.array([wait])
         if stressed:
             self._mean = mtbf * np.array([good for good, _ in WEATHER])
@@ -72,14 +73,18 @@ class Exponential:
         return times
 
     def start(self, random: np.random.Generator, jobs: int) -> tuple[Array, Array, Array]:
-        """One asks at a random time: with probability D/(M + D) into a wait, of which the rest is left."""
+        """One asks at a random time: with probability D/(M + D) into a wait, of which the rest is left.
+
+        Or it is known whether one asks into a wait.
+        """
         weather = random.integers(len(self._mean), size=jobs)
         mean, wait = self._mean[weather], self._wait[weather]
         waited = np.zeros(jobs)
-        if wait[0] > 0 and np.isfinite(mean).all():
+        if wait[0] > 0 and self._now is not True and (np.isfinite(mean).all() or self._now is False):
             lengths = self._shares * self._means  # a long wait is met more often, in proportion to its length
             rest = self._times(random, wait, lengths / lengths.sum())
-            waited = np.where(random.random(jobs) < wait / (mean + wait), rest, 0.0)
+            share = wait / (mean + wait) if self._now is None else 1.0
+            waited = np.where(random.random(jobs) < share, rest, 0.0)
         return waited, self._times(random, mean, self._shares), weather
 
     def again(self, random: np.random.Generator, memory: Array) -> tuple[Array, Array, Array]:
@@ -96,13 +101,23 @@ class Replay:
     has_notice_inside = True
     draws = 1
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, now: bool | None = None) -> None:
+        """`now`: start only where a machine is there, or only where none is; None: anywhere."""
+        self._now = now
         self._up, self._down = np.array(trace.up), np.array(trace.down)
         self._ends = np.cumsum(self._up + self._down)
 
     def start(self, random: np.random.Generator, jobs: int) -> tuple[Array, Array, Array]:
         """What is left of the up-time one falls into; of a down-time, the rest is waited for."""
         at = random.random(jobs) * self._ends[-1]
+        if self._now is not None:
+            part = self._up if self._now else self._down
+            if part.sum() > 0:
+                ends = np.cumsum(part)
+                inside = at * (ends[-1] / self._ends[-1])
+                which = np.searchsorted(ends, inside, side="right").clip(max=len(ends) - 1)
+                before_end = (ends[which] - inside) + (self._down[which] if self._now else 0.0)
+                at = self._ends[which] - before_end
         pair = np.searchsorted(self._ends, at, side="right").clip(max=len(self._ends) - 1)
         left = self._ends[pair] - at  # until the end of the down-time that follows
         up = left - self._down[pair]

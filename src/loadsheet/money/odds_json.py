@@ -40,6 +40,7 @@ def as_json(odds: Odds) -> dict[str, Any]:
         "p_within_budget": within,
         "p_by_deadline": by,
         "reasons": reasons,
+        "finishes": not odds.never_done,
         "currency": "" if q.bill is None else q.bill.currency,
         "undisturbed_seconds": q.job.undisturbed,
         "interruptions": odds.interruptions,

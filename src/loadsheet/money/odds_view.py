@@ -25,8 +25,10 @@ _LABELS = {
 
 def page(odds: Odds, width: int) -> str:
     """The answer for a person: what to expect, why, the odds, and what would change them."""
-    lines = wrap(_header(odds), width, "  ")
-    lines += ["", *wrap(_headline(odds), width, "  "), ""]
+    told = [wrap(_header(odds), width, "  "), wrap(_headline(odds), width, "  ")]
+    if odds.never_done:
+        told.reverse()
+    lines = [*told[0], "", *told[1], ""]
     lines += _intervals(odds, width)
     lines += _times(odds, width)
     lines += _where(odds, width)
@@ -46,7 +48,7 @@ def _header(odds: Odds) -> str:
         entry = known[name]
         return f"{_LABELS[name]} {format_duration(entry.value if value is None else value)}{entry.star}"
 
-    parts = [shown("work"), shown("save")]
+    parts = [shown("work"), shown("save") + _rehearsed(odds)]
     if q.job.commit > 0 or not known["commit"].assumed:
         parts.append(shown("commit"))
     parts += [shown("mtbf"), shown("restart"), shown("startup")]
@@ -62,11 +64,34 @@ def _header(odds: Odds) -> str:
         )
     elif q.wait is not None:
         parts.append(shown("down_mean"))
+    if q.wait is not None and q.wait > 0 and not math.isinf(q.job.mtbf):
+        there = "a machine at the start: "
+        if q.machine_now is None:
+            there += f"{q.job.mtbf / (q.job.mtbf + q.wait):.0%} likely*"
+        else:
+            there += "yes" if q.machine_now else "none yet"
+        parts.append(there)
     return " · ".join(parts)
+
+
+def _rehearsed(odds: Odds) -> str:
+    """Of what a rehearsal measured the save, where it did."""
+    source = odds.question.inputs["save"].source
+    _, found, what = source.partition(", a rehearsal ")
+    return f" (rehearsal {what})" if found else ""
 
 
 def _headline(odds: Odds) -> str:
     q = odds.question
+    if odds.never_done:
+        text = "DOES NOT FINISH   "
+        if q.job.mtbf < q.job.save:
+            text += (
+                f"M, {format_duration(q.job.mtbf)}, is less than a save, {format_duration(q.job.save)}: most saves are "
+                "interrupted. "
+            )
+        text += f"{_capital(unfinished(odds))}; by the formula {format_duration(odds.machine.total.mean)}."
+        return f"{text} Save faster, or rent where machines stay."
     if odds.expected_seconds is None:
         text = f"NOT CERTAIN TO FINISH   {unfinished(odds)}"
     else:
@@ -84,6 +109,10 @@ def _headline(odds: Odds) -> str:
     return text
 
 
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _intervals(odds: Odds, width: int) -> list[str]:
     q, job = odds.question, odds.question.job
     rows = [["Save every", "", "machine time"]]
@@ -95,7 +124,9 @@ def _intervals(odds: Odds, width: int) -> list[str]:
     lines = columns(rows)
     if q.step_seconds:
         steps = round(job.interval / q.step_seconds)
-        lines += wrap(f"  that is every {steps:,} steps of {format_duration(q.step_seconds)}", width, "  ")
+        whose = "*, the rehearsal's" if q.inputs["step"].assumed else ""
+        text = f"  that is every {steps:,} steps of {format_duration(q.step_seconds)}{whose}"
+        lines += wrap(text, width, "  ")
     return [*lines, ""]
 
 
@@ -299,13 +330,12 @@ def _footnotes(odds: Odds, width: int) -> list[str]:
     told = [
         f"{name.replace('_', ' ')} {_text_of(name, known.value)} ({known.source})"
         for name, known in q.inputs.items()
-        if not known.assumed and not known.source.startswith("--")
+        if (not known.assumed or "rehearsal" in known.source) and not known.source.startswith("--")
     ]
     if told:
         lines += wrap("From files: " + "; ".join(told), width, "  ")
-    if any(
-        known.assumed for name, known in q.inputs.items() if name in ("restart", "startup", "notice", "every")
-    ):
+    starred = ("restart", "startup", "notice", "every", "save", "commit")
+    if any(known.assumed for name, known in q.inputs.items() if name in starred):
         lines += wrap("* defaulted", width, "  ")
     if odds.question.trace is None:
         text = (

@@ -15,7 +15,7 @@ from loadsheet.money.interval import best_every, in_steps
 from loadsheet.money.rates import Rate
 from loadsheet.money.traces import Trace
 from loadsheet.safejson import load_json
-from loadsheet.units import format_duration
+from loadsheet.units import format_bytes, format_duration
 
 #: AWS gives two minutes; Google and Azure thirty seconds (2026-11)
 NOTICE: Final = 120.0
@@ -25,7 +25,8 @@ COPIES: Final = 3
 #: a save is begun on a notice only if so many times its duration is left
 MARGIN: Final = 1.3
 _LONGEST: Final = 100 * 365 * 86400.0
-_REHEARSAL: Final = ("save_seconds", "checkpoint_bytes", "step_seconds")
+#: a save is scaled in proportion to its size; from this factor on what does not grow with it may rule the result
+_FAR: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class Inputs:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.known: dict[str, Known] = {}
+        #: what may make the answer one to another question: said beside it, and on stderr
+        self.warnings: list[str] = []
         for name, value in options.items():
             self.give(name, value, f"--{name.replace('_', '-')}")
 
@@ -85,6 +88,7 @@ class Question:
     jobs: int = JOBS
     seed: int = 0
     step_seconds: float | None = None
+    machine_now: bool | None = None  # whether a machine is there at the start; None: as at a random time
     notes: tuple[str, ...] = field(default_factory=tuple)
 
     @property
@@ -97,7 +101,7 @@ def ask(
     inputs: Inputs, *, trace: Trace | None = None, rate: Rate | None = None, currency: str = ""
 ) -> Question:
     """Put a question together; what is missing takes its default, and is marked so. Raises BadInput."""
-    notes: list[str] = []
+    notes: list[str] = list(inputs.warnings)
     _needed(inputs, trace, rate, notes)
     inputs.give("restart", RESTART, "assumed", assumed=True)
     inputs.give("startup", inputs["restart"], "as the restart", assumed=True)
@@ -160,6 +164,7 @@ def ask(
         jobs=int(inputs["jobs"]),
         seed=int(inputs["seed"]),
         step_seconds=step,
+        machine_now=inputs.get("machine_now"),
         notes=tuple(notes),
     )
 
@@ -242,11 +247,19 @@ def from_rehearsal(inputs: Inputs, path: str | os.PathLike[str]) -> None:
     """Save time, step time and checkpoint size as `loadsheet rehearse` measured them.
 
     A rehearsal of a small model saves a small checkpoint: where the size of the real one is known, what a
-    save takes is taken to grow with it. Raises BadFile.
+    save takes is taken to grow with it; where it is not, that is a warning, and the times count as assumed.
+    A step of another model is not taken. Raises BadFile.
     """
     found = load_json(path, "rehearsal", 4 << 20)
     name = os.path.basename(os.fsdecode(path))
     save = found.get("save_seconds")
+    if save is None and "save_seconds" in found:
+        failed = found.get("passed") is False
+        raise BadFile(
+            f"{name}: got a rehearsal that {'failed before its save' if failed else 'measured no save'}, "
+            "expected one that measured a save",
+            "give `--save 5min`, or mend what failed and `loadsheet rehearse` again",
+        )
     if not isinstance(save, dict) or not {"stall", "total"} <= save.keys():
         raise BadFile(
             f"{name}: got no save_seconds with stall and total, expected a rehearsal",
@@ -254,17 +267,35 @@ def from_rehearsal(inputs: Inputs, path: str | os.PathLike[str]) -> None:
         )
     stall = _number(save["stall"], f"{name}, save_seconds.stall")
     total = _number(save["total"], f"{name}, save_seconds.total")
-    scale, how = 1.0, f"measured in {name}"
-    if found.get("checkpoint_bytes") is not None:
-        size = _number(found["checkpoint_bytes"], f"{name}, checkpoint_bytes", above=True)
-        if "checkpoint_bytes" in inputs and inputs["checkpoint_bytes"] != size:
-            scale = inputs["checkpoint_bytes"] / size
-            how = f"measured in {name} at {size:,.0f} bytes, times {scale:,.4g} for the size of the sheet's"
-        inputs.give("checkpoint_bytes", size, name)
-    inputs.give("save", stall * scale, how)
-    inputs.give("commit", max(total - stall, 0.0) * scale, how)
-    if found.get("step_seconds") is not None:
-        inputs.give("step", _number(found["step_seconds"], f"{name}, step_seconds", above=True), name)
+    size = found.get("checkpoint_bytes")
+    if size is not None:
+        size = _number(size, f"{name}, checkpoint_bytes", above=True)
+    step = found.get("step_seconds")
+    if step is not None:
+        step = _number(step, f"{name}, step_seconds", above=True)
+    of = "of a checkpoint of unknown size" if size is None else f"of {format_bytes(size)}"
+    scale, how = 1.0, f"measured in {name}, a rehearsal {of}"
+    own = size is None or "checkpoint_bytes" not in inputs
+    if not own and inputs["checkpoint_bytes"] != size:
+        scale = inputs["checkpoint_bytes"] / size
+        how += f", times {scale:,.4g} for {format_bytes(inputs['checkpoint_bytes'])}"
+    if "save" not in inputs:
+        if own:
+            inputs.warnings.append(
+                f"the time of a save, {format_duration(stall)}, is that of the rehearsal's own checkpoint ({of[3:]}): "
+                "unless that is the real one, `--checkpoint-bytes SIZE` or `--sheet FILE` scales it, `--save` "
+                "replaces it"
+            )
+        elif scale > _FAR:
+            inputs.warnings.append(
+                f"the time of a save was measured {of} and is taken {scale:,.3g} times: much of a small save does "
+                "not grow with its size, so it may be far too long; `--save`, or a rehearsal nearer in size"
+            )
+    inputs.give("checkpoint_bytes", size, name)
+    inputs.give("save", stall * scale, how, assumed=own)
+    inputs.give("commit", max(total - stall, 0.0) * scale, how, assumed=own)
+    if scale == 1.0:
+        inputs.give("step", step, name, assumed=own)
 
 
 def from_sheet(inputs: Inputs, path: str | os.PathLike[str]) -> str:
