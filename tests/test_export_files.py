@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +107,12 @@ def test_dstack_variables_are_refused(sheet: Path) -> None:
     refused("export", "dstack", str(sheet), "--command", "a '${{ x }}'", *ENGINES["dstack"], words=words)
 
 
+@pytest.mark.parametrize("shell", ["bash", "sh"])
 @pytest.mark.parametrize(("codes", "status", "starts"), [("75 0", 0, 2), ("3", 3, 1), ("75", 75, 21)])
 def test_dstack_starts_again_in_place(
-    tmp_path: Path, sheet: Path, codes: str, status: int, starts: int
+    tmp_path: Path, sheet: Path, shell: str, codes: str, status: int, starts: int
 ) -> None:
-    """75 starts the training again, twenty times at most; other codes end the task."""
+    """75 starts the training again, twenty times at most; other codes end the task; a failed setup too."""
     (tmp_path / "train").write_text(
         f'#!/bin/bash\necho >> "{tmp_path}/starts"\nn=$(wc -l < "{tmp_path}/starts")\ncodes=({codes})\n'
         'exit "${codes[$((n - 1))]:-75}"\n'
@@ -117,12 +120,33 @@ def test_dstack_starts_again_in_place(
     (tmp_path / "train").chmod(0o755)
     text = exported("dstack", str(sheet), "--command", str(tmp_path / "train"), *ENGINES["dstack"]).stdout
     script = " && ".join(["true", *pyyaml.safe_load(text)["commands"]])
-    assert subprocess.run(["bash", "-c", script], check=False, timeout=60).returncode == status
+    assert subprocess.run([shell, "-c", script], check=False, timeout=60).returncode == status
     assert len((tmp_path / "starts").read_text().splitlines()) == starts
     failed = " && ".join(["false", *pyyaml.safe_load(text)["commands"]])
     (tmp_path / "starts").unlink()
-    assert subprocess.run(["bash", "-c", failed], check=False, timeout=60).returncode == 1
+    assert subprocess.run([shell, "-c", failed], check=False, timeout=60).returncode == 1
     assert not (tmp_path / "starts").exists()
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_dstack_stops(tmp_path: Path, sheet: Path, shell: str) -> None:
+    """dstack interrupts the shell: the training hears SIGTERM, saves, and is not started again."""
+    (tmp_path / "train").write_text(
+        f"#!/bin/bash\ntrap 'touch {tmp_path}/saved; exit 75' TERM\ntouch {tmp_path}/began\n"
+        f"echo >> {tmp_path}/starts\nfor i in $(seq 600); do sleep 0.1; done\n"
+    )
+    (tmp_path / "train").chmod(0o755)
+    text = exported("dstack", str(sheet), "--command", str(tmp_path / "train"), *ENGINES["dstack"]).stdout
+    script = " && ".join(pyyaml.safe_load(text)["commands"]).replace("sleep 30", "sleep 0.2")
+    process = subprocess.Popen([shell, "-c", script], start_new_session=True)
+    end = time.monotonic() + 60
+    while not (tmp_path / "began").exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 75
+    assert (tmp_path / "saved").exists()
+    assert len((tmp_path / "starts").read_text().splitlines()) == 1
 
 
 def test_sky(sheet: Path) -> None:
