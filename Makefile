@@ -32,7 +32,7 @@ help:
 	@echo "make docs    generate anew what the documents quote"
 	@echo "make bench   how long the commands take, a save, and the odds"
 	@echo "make torture kill training runs at random instants, KILLS=1000 times or for MINUTES=…, and report the counts"
-	@echo "make integration  exported jobs: on a real Slurm (as root, eight minutes), read by SkyPilot and dstack (460 MB)"
+	@echo "make integration  exported jobs: on a real Slurm (as root, ten minutes), read by SkyPilot and dstack (460 MB)"
 	@echo "make clean   remove the venv and the caches"
 
 # "Does not fit" is the right answer here, and its exit status is 1. A crash would exit with 1 as well,

@@ -1,6 +1,6 @@
 """An exported job on a real Slurm: preempted once, stopped by its time limit once, equal in the end, bit for bit.
 
-Not among the tests of every day: `make integration` runs it, in about eight minutes, most of which Slurm waits
+Not among the tests of every day: `make integration` runs it, in about ten minutes, most of which Slurm waits
 (a job that was queued again becomes eligible two minutes later).
 """
 
