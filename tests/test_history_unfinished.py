@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from history_runs import BEGUN, aged, written
-from terminal import answered
+from terminal import answered, refused, run
 
 from loadsheet.history.rows import read_row
 from loadsheet.run.lock import RunLock
@@ -107,3 +107,45 @@ def test_a_run_that_ends_in_nan_is_marked(tmp_path: Path) -> None:
     assert (
         "! loss: 4 of 10 values are no finite number, the first at step 6, and the last one is none" in shown
     )
+
+
+def test_the_default_metric_is_one_that_most_runs_have(tmp_path: Path) -> None:
+    """One of six runs was evaluated: the loss is compared, and if the other is asked for, how few have it is said."""
+    for lr in range(6):
+        values = {"loss": [float(lr + 1)]} | ({"val_loss": [9.0]} if lr == 0 else {})
+        written(tmp_path, {"lr": lr}, values)
+    page = answered("runs", "list", "--runs", str(tmp_path)).stdout
+    assert "best: loss*, the lowest* of each run" in page
+    asked = answered("runs", "list", "--runs", str(tmp_path), "--metric", "val_loss").stdout
+    assert "best: val_loss: 1 of 6 runs, the lowest* of each run" in asked
+
+
+def test_seeds_are_counted_and_the_number_is_named(tmp_path: Path) -> None:
+    """Four seeds, one killed: three count (1, 2, 3: mean 2, s 1), and it says in which number."""
+    paths = [
+        written(tmp_path, {"seed": seed}, {"loss": [float(seed)] * 3}, done=seed < 4) for seed in range(1, 5)
+    ]
+    shown = " ".join(answered("runs", "show", paths[0].name, "--runs", str(tmp_path)).stdout.split())
+    assert "3 of 4 runs that differ only in the seed count; their spread is known as well as 3 runs" in shown
+    assert "loss*, the lowest* of each run: n = 3, mean 2, s = 1, 1 to 3" in shown
+    assert f"does not count: {paths[3].name}, interrupted after 3 steps" in shown
+
+
+def test_a_config_of_another_program_is_no_run(tmp_path: Path) -> None:
+    """A folder with a config.json and nothing else of a run is not listed; and no run at all is said so."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    assert listed(tmp_path) == []
+    refused("runs", "compare", "a", "b", "--runs", str(tmp_path), words="hint: there is no run at all")
+
+
+def test_a_narrow_page_of_groups_keeps_the_key(tmp_path: Path) -> None:
+    """What tells groups apart goes after the spread does; and the sentence says whose spread it is."""
+    for size in (100_000, 200_000):
+        for seed in range(2):
+            written(tmp_path, {"batch_size": size, "seed": seed}, {"loss": [size / 1e5 + seed * size / 1e7]})
+    page = run("runs", "list", "--groups", "--runs", str(tmp_path), COLUMNS="42").stdout
+    head = next(line for line in page.splitlines() if line.startswith("group"))
+    assert head.split() == ["group", "n", "batch_size", "mean"]
+    # 100 times as far apart as the seeds of the second group, which spread twice as far: s = 0.02/√2 = 0.01414
+    assert "s = 0.01414 between the seeds of batch_size=200000" in " ".join(page.split())

@@ -57,7 +57,9 @@ class UnknownName(LoadsheetError):
         known = sorted(known)
         close = nearest(str(name), known)
         hint = "did you mean " + ", ".join(f"`{k}`" for k in close) + "?" if close else ""
-        if len(known) <= 12:
+        if not known:
+            hint = f"there is no {kind or self.kind} at all"
+        elif len(known) <= 12:
             hint = f"{hint} known: ".lstrip() + ", ".join(f"`{k}`" for k in known)
         elif not close:
             hint = f"{len(known)} are known, among them " + ", ".join(f"`{k}`" for k in known[:6])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from loadsheet.closing.hours import Hours, percent, signed_percent
+from loadsheet.closing.hours import Hours, percent, ratio_text, signed_percent
 from loadsheet.closing.items import Row, Sides
 from loadsheet.units import format_bytes
 
@@ -61,7 +61,8 @@ def _hours(sides: Sides, rows: Sequence[Row], hours: Hours | str) -> Iterator[st
     row = _row(rows, "seconds")
     place = {True: "inside", False: "outside", None: "beside"}[row.inside]
     so_far = "" if sides.finished else " so far"
-    yield f"The run took{so_far} {hours.ratio:.2f} times the predicted machine time, {place} the predicted range."
+    times = f"{ratio_text(hours.ratio)} times"
+    yield f"The run took{so_far} {times} the predicted machine time, {place} the predicted range."
     largest = hours.largest
     share = largest.seconds / hours.predicted
     if abs(share) < WORTH:
@@ -91,6 +92,6 @@ def _checkpoint(rows: Sequence[Row]) -> Iterator[str]:
     row = _row(rows, "checkpoint_bytes")
     if row.inside is False and row.ratio is not None:
         yield (
-            f"A checkpoint is {row.ratio:.2f} times the predicted size: other dtypes or another optimizer than the "
-            "sheet's, or more was kept."
+            f"A checkpoint is {ratio_text(row.ratio)} times the predicted size: other dtypes or another optimizer "
+            "than the sheet's, or more was kept."
         )

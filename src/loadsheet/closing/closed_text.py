@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadsheet.closing.evidence import number
-from loadsheet.closing.hours import Hours, percent, signed_percent
+from loadsheet.closing.hours import Hours, percent, ratio_text, signed_percent
 from loadsheet.closing.items import Row
 from loadsheet.closing.signed_text import money
 from loadsheet.errors import one_line
@@ -88,7 +88,7 @@ def _table(rows: tuple[Row, ...], sides: Any, width: int) -> list[str]:
                 "not predicted" if row.predicted is None else shown(row, row.predicted.mid),
                 _range(row),
                 "not measured" if row.measured is None else shown(row, row.measured),
-                "–" if row.ratio is None else f"{row.ratio:.2f}",
+                "–" if row.ratio is None else ratio_text(row.ratio),
                 {True: "inside", False: "OUTSIDE", None: "–"}[row.inside] + mark,
                 row.basis if row.predicted is not None else "",
             ]
@@ -143,7 +143,7 @@ def _hours(hours: Hours | str, width: int) -> list[str]:
         return []
     lines = wrap(
         f"Machine time {format_duration(hours.predicted)} predicted, {format_duration(hours.measured)} measured: "
-        f"{hours.ratio:.2f} times",
+        f"{ratio_text(hours.ratio)} times",
         width,
         _INDENT,
     )

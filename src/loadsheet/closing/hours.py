@@ -147,3 +147,12 @@ def percent(share: float) -> str:
     value = share * 100
     digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
     return f"{value:.{digits}f}%"
+
+
+def ratio_text(ratio: float) -> str:
+    """Measured over predicted, to two decimals, below 0.1 to two digits that count.
+
+    >>> ratio_text(1.0), ratio_text(18.556), ratio_text(0.0123), ratio_text(0.0)
+    ('1.00', '18.56', '0.012', '0.00')
+    """
+    return f"{ratio:.2f}" if ratio >= 0.1 or not ratio else f"{ratio:.2g}"

@@ -30,7 +30,8 @@ INDEX: Final = ".loadsheet-index.sqlite"
 #: of the table and of what its columns hold; another number is another index, made anew
 _VERSION: Final = 4
 _MOST_BYTES: Final = 2 << 30  # of an index; no honest one comes near
-_SIGNS: Final = ("config.json", "log.jsonl", "provenance")
+#: a config.json alone is many things: other programs write one too
+_SIGNS: Final = ("log.jsonl", "provenance", "done.json", "measured.json")
 #: what a row is read from. A folder's time changes when a file is put into it, taken out or replaced whole, as
 #: a run does with all but its log; the config is watched too, since people edit it
 _WATCHED: Final = ("", "config.json", "log.jsonl", "provenance", "checkpoints")

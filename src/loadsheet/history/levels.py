@@ -15,6 +15,7 @@ from typing import Any
 
 from loadsheet.errors import one_line
 from loadsheet.history.attempts import Attempt
+from loadsheet.history.measures import Measure
 from loadsheet.history.seeds import Group
 from loadsheet.history.story import Story
 
@@ -29,9 +30,11 @@ class Level:
     recorded: tuple[str, ...] = ()
 
 
-def levels(story: Story, attempts: Sequence[Attempt], group: Group | None) -> list[Level]:
-    """The three levels for one run; `group` are the runs that differ from it only in the seed."""
-    return [_bitwise(story, attempts), _gpu(attempts), statistical(group)]
+def levels(
+    story: Story, attempts: Sequence[Attempt], group: Group | None, measure: Measure | None = None
+) -> list[Level]:
+    """The three levels for one run; `group` are the runs that differ from it only in the seed, by `measure`."""
+    return [_bitwise(story, attempts), _gpu(attempts), statistical(group, measure)]
 
 
 def _bitwise(story: Story, attempts: Sequence[Attempt]) -> Level:
@@ -106,24 +109,34 @@ def _gpu(attempts: Sequence[Attempt]) -> Level:
     return Level(name, "no", why, recorded)
 
 
-def statistical(group: Group | None) -> Level:
-    """The third level: how many seeds there are, and how far they spread."""
+def statistical(group: Group | None, measure: Measure | None = None) -> Level:
+    """The third level: how many seeds there are, how many of them count, and how far they spread in which number."""
     name = "statistical, over seeds"
+    members = len(group.members) if group is not None else 0
     if group is None or not group.values:
-        return Level(name, "not checked", "no finished run of this config counts")
+        of = f" of the {members} runs that differ only in the seed" if members > 1 else ""
+        return Level(
+            name, "not checked", f"no finished run{of or ' of this config'} counts", _left_out(group)
+        )
     s = group.spread
     n = len(group.values)
     if n == 1 or s is None or s.deviation is None:
-        return Level(
-            name, "not checked", "one seed: how far other seeds fall from it is not known", ("n = 1",)
-        )
-    recorded = (f"n = {n}, mean {s.mean:.5g}, s = {s.deviation:.3g}, {s.low:.5g} to {s.high:.5g}",)
-    return Level(
-        name,
-        "yes",
-        f"{n} runs differ only in the seed; their spread is known as well as {n} runs tell",
-        recorded,
-    )
+        seeds = f"one of {members} seeds counts" if members > 1 else "one seed"
+        why = f"{seeds}: how far other seeds fall from it is not known"
+        return Level(name, "not checked", why, ("n = 1", *_left_out(group)))
+    what = f"{measure.said}: " if measure is not None else ""
+    recorded = f"{what}n = {n}, mean {s.mean:.5g}, s = {s.deviation:.3g}, {s.low:.5g} to {s.high:.5g}"
+    count = f"{n} runs differ" if n == members else f"{n} of {members} runs that differ"
+    those = f"{count} only in the seed" + ("" if n == members else " count")
+    why = f"{those}; their spread is known as well as {n} runs tell"
+    return Level(name, "yes", why, (recorded, *_left_out(group)))
+
+
+def _left_out(group: Group | None) -> tuple[str, ...]:
+    """Which runs of the group do not count, and why; the first three."""
+    pairs = group.left_out if group is not None else ()
+    lines = [f"does not count: {one_line(fingerprint)}, {reason}" for fingerprint, reason in pairs[:3]]
+    return (*lines, *([f"nor do {len(pairs) - 3} more"] if len(pairs) > 3 else []))
 
 
 def _plural(noun: str, count: int) -> str:

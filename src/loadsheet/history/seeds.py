@@ -215,6 +215,7 @@ def _compared(best: Group, other: Group, measure: Measure, p: float | None, conf
     low, high = sorted((sign * found.low, sign * found.high))
     gain = (apart, low, high)
     within = max(a.deviation or 0.0, b.deviation or 0.0)
+    whose = (best if within == a.deviation else other).name
     remarks = []
     if min(a.n, b.n) < ENOUGH:
         remarks.append(f"{min(a.n, b.n)} seeds tell little of a spread: {ENOUGH} and more a side are better")
@@ -232,12 +233,12 @@ def _compared(best: Group, other: Group, measure: Measure, p: float | None, conf
     if p < 1 - confidence:
         sentence = (
             f"{best.name} is better than {other.name} by {apart:.4g} ({share} interval {low:.4g} to {high:.4g}): "
-            f"more than the spread between seeds explains ({_times(apart, within)})"
+            f"more than the spread between seeds explains ({_times(apart, within, whose)})"
         )
         return Comparison(best, other, "better", sentence, found, p, gain, tuple(remarks))
     sentence = (
-        f"not shown: {names} differ by {apart:.4g} in the mean ({_times(apart, within)}), and the {share} interval of "
-        f"the difference, {low:.4g} to {high:.4g}, "
+        f"not shown: {names} differ by {apart:.4g} in the mean ({_times(apart, within, whose)}), and the {share} "
+        f"interval of the difference, {low:.4g} to {high:.4g}, "
     )
     if low <= 0 <= high:
         sentence += "has 0 in it: other seeds alone may do that"
@@ -246,11 +247,11 @@ def _compared(best: Group, other: Group, measure: Measure, p: float | None, conf
     return Comparison(best, other, "not shown", sentence, found, p, gain, tuple(remarks))
 
 
-def _times(apart: float, within: float) -> str:
-    """The difference beside the spread between seeds."""
+def _times(apart: float, within: float, whose: str) -> str:
+    """The difference beside the spread between the seeds of the group where it is the larger one."""
     if within == 0:
         return "the seeds do not spread at all"
-    return f"{apart / within:.1f} times the spread s = {within:.4g} between seeds"
+    return f"{apart / within:.1f} times the spread s = {within:.4g} between the seeds of {whose}"
 
 
 def _cannot_say(best: Group, other: Group, measure: Measure) -> str:

@@ -79,7 +79,7 @@ def account(
         else {},
         sheet=read_object(inside, "sheet.json", SHEET_BYTES, notes),
         group=siblings,
-        levels=levels(story, attempts, siblings),
+        levels=levels(story, attempts, siblings, chosen),
         problems=list(problems),
     )
 

@@ -25,7 +25,24 @@ COMPARED: Final = 8
 _SENTENCES: Final = 2  # more comparisons are a table
 _KEYS: Final = 6  # of the config, as columns
 _PROBLEMS: Final = 5
-_OWN: Final = ("run", "state", "attempts", "steps", "best", "at step", "hours", "cost", "lost", "n", "mean")
+_OWN: Final = (
+    "run",
+    "state",
+    "attempts",
+    "steps",
+    "best",
+    "at step",
+    "hours",
+    "cost",
+    "lost",
+    "n",
+    "mean",
+    "group",
+    "s",
+    "min",
+    "max",
+    "left out",
+)
 
 
 def scanned(root: str) -> list[RunRow]:
@@ -197,7 +214,7 @@ def groups(
     flats = [flat(each.config) for each in shown]
     names = short_names(differing(flats)[:_KEYS], _OWN)
     cells = [_group_cells(each, config, names) for each, config in zip(shown, flats, strict=True)]
-    spare = ["min", "max", *reversed(list(names.values())[1:]), "left out", *list(names.values())[:1]]
+    spare = ["min", "max", "s", *reversed(list(names.values())[1:]), "left out", *list(names.values())[:1]]
     lines += ["", *table(cells, spare, room), ""]
     if len(shown) < len(order):
         lines += wrap(f"{len(shown)} of {len(order):,} shown; --limit all shows the others", room, "  ")
