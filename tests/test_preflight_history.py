@@ -249,6 +249,20 @@ def test_where_it_came_and_went(repo: Repo, host: Machine) -> None:
     assert f"deleted in {removed[:10]}" in row["remark"]
 
 
+@pytest.mark.parametrize("hide", [stashed, stashed_untracked], ids=lambda hide: hide.__name__)
+def test_in_which_stash(hide: Callable[[Repo, str], None], repo: Repo, host: Machine) -> None:
+    """Its name as git has it, where to look, and how to take it away; a commit of the branch is in none."""
+    hide(repo, token())
+    number = 1 if hide is stashed else 0
+    (row,) = rows(repo, host)
+    assert f"in a stash: `git stash show -p stash@{{{number}}}`" in row["remark"]
+    assert f"`git stash drop stash@{{{number}}}`" in row["remark"]
+    repo.commit(other__py=f"T = '{token()}'\n")
+    assert ["stash" in row.get("remark", "") for row in rows(repo, host)] == [
+        row["path"] != "other.py" for row in rows(repo, host)
+    ]
+
+
 def test_the_first_commit_and_the_many_versions(repo: Repo, host: Machine) -> None:
     """A file that was edited twenty times with the key in it is one secret, from its first commit on."""
     key = token()

@@ -416,6 +416,15 @@ def test_processors(files: dict[str, str], workers: int, state: str, cpus: float
     assert (found.state, found.evidence[0]["processors"]) == (state, cpus)
 
 
+@pytest.mark.parametrize(("cpus", "state"), [("0-7", "ok"), ("0-1", "unknown")])
+def test_workers_that_nobody_named(cpus: str, state: str, tmp_path: Path) -> None:
+    """A default of ours is no reason to warn: it is asked, and an answer counts."""
+    host = machine(tmp_path / "root", {"/proc/self/status": f"Cpus_allowed_list:\t{cpus}\n"})
+    found = result(tmp_path, host, "host.processors")
+    assert found.state == state
+    assert ("num_workers" in found.next) == (state == "unknown")
+
+
 def test_this_machine_s_processors() -> None:
     """As Python counts those that this process may use, where no quota is set."""
     found = host_checks.allowed(Machine())
@@ -494,6 +503,20 @@ def test_limits(change: dict[str, str], more: dict[str, str], state: str, tmp_pa
 def test_clock(clock: Clock | None, state: str, tmp_path: Path) -> None:
     """Kept in step, not, or not to be asked."""
     assert result(tmp_path, machine(tmp_path / "root", clock=lambda: clock), "host.clock").state == state
+
+
+@pytest.mark.parametrize(
+    ("files", "state"),
+    [
+        ({"/.dockerenv": ""}, "unknown"), ({"/proc/1/comm": "python3\n"}, "unknown"),
+        ({"/proc/1/comm": "systemd\n"}, "warn"), ({}, "warn"),
+    ],
+)  # fmt: skip
+def test_a_container_s_clock(files: dict[str, str], state: str, tmp_path: Path) -> None:
+    """Is its host's, which cannot be seen or set from inside: not known, and no alarm."""
+    host = machine(tmp_path / "root", files, clock=lambda: Clock(False, 16.0))
+    found = result(tmp_path, host, "host.clock")
+    assert (found.state, "on the host" in found.next) == (state, state == "unknown")
 
 
 def test_a_clock_that_jumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,6 +209,43 @@ def test_list(repo: Repo) -> None:
     assert {row["phase"] for row in data} == {"after"}
 
 
+def test_commas(repo: Repo) -> None:
+    """`--only a,b` is both; a name that is none is refused as ever."""
+    assert set(found("--only", "account.mfa, account.liable", code=0)) == {"account.mfa", "account.liable"}
+    refused("preflight", "--only", "account.mfa,acount.liable", words="did you mean `account.liable`")
+
+
+def test_phases_that_are_in_place(repo: Repo) -> None:
+    """Before anything ran: `before`; while a run goes on `during`, too; `after` if asked for. The rest is named."""
+    quick = [word for c in LOCAL if c.split(".")[0] in {"disk", "gpu", "secrets"} for word in ("--skip", c)]
+
+    def phases() -> tuple[set[str], set[str]]:
+        data = json.loads(run("preflight", *quick, "--json").stdout)
+        of = {c.id: c.phase for c in all_checks() if c.needs == "machine"}
+        return {row["phase"] for row in data["checks"]}, {of[id] for id in data["not_asked"] if id in of}
+
+    assert phases() == ({"before"}, {"during", "after"})
+    text = " ".join(run("preflight", *quick).stdout.split())
+    assert re.search(
+        r"left out: \d+ checks for during and after the run; `--phase during --phase after`", text
+    )
+    log = repo.path / "runs" / "a" / "log.jsonl"
+    log.parent.mkdir(parents=True)
+    log.write_text("{}\n")
+    assert phases() == ({"before", "during"}, {"after"})
+    (log.parent / "done.json").write_text("{}")
+    assert phases() == ({"before"}, {"during", "after"})
+
+
+def test_the_summary_names_what_to_do(repo: Repo) -> None:
+    """Each failure stands at the end with its next step."""
+    repo.commit(a__py=f"x = 'ghp_{draw(36)}'\n")
+    text = answered("preflight", "--only", "secrets.worktree", code=1).stdout
+    end = " ".join(text[text.index("\n\n") :].split())
+    assert end.startswith("1 fail: secrets.worktree → deleting it is not enough")
+    assert "Where: github.com/settings/tokens: delete it." in end
+
+
 def test_inputs_are_starred(repo: Repo) -> None:
     """What was not given is marked where it is used, and once below; what was given is not."""
     text = answered("preflight", "--only", "disk.space", "--checkpoint-bytes", "1kB").stdout
@@ -248,6 +285,7 @@ def test_the_whole_list_in_a_scratch_repository(repo: Repo, offline: Offline, tm
     page = tmp_path / "page.html"
     before = repo.git("status", "--porcelain")
     words = ["--checkpoint-bytes", "1MiB", "--data", "train.py", "--html", str(page), "--json"]
+    words += ["--phase", "before,during", "--phase", "after"]
     done = subprocess.run(
         [sys.executable, "-X", "importtime", *command(*words)[1:]],
         env=offline.environment, capture_output=True, text=True, check=False,

@@ -58,10 +58,17 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "unknown": "cyan", "
 )
 @click.option("--pid", help="A training that runs already: would it survive a closed session?")
 @click.option(
-    "--only", multiple=True, metavar="ID", help="Only this check, or family (`secrets`); may be repeated."
+    "--only",
+    multiple=True,
+    metavar="ID,…",
+    help="Only these checks, or families (`secrets`); may be repeated.",
 )
-@click.option("--skip", multiple=True, metavar="ID", help="Not this check or family; may be repeated.")
-@click.option("--phase", multiple=True, help="before, during or after; may be repeated.")
+@click.option("--skip", multiple=True, metavar="ID,…", help="Not these checks or families; may be repeated.")
+@click.option(
+    "--phase",
+    multiple=True,
+    help="before, during, after; may be repeated. [before; during, too, while a run goes on]",
+)
 @click.option("--timeout", help="What is not done by then is `unknown`. [60s]")
 @click.option("--strict", is_flag=True, help="Exit status 1 also for warnings and for what is unknown.")
 @click.option("--explain", is_flag=True, help="Why each check is made, and all that it found.")
@@ -85,9 +92,11 @@ def command(**given: Any) -> int:
     from loadsheet.cloud.carry_out import carry_out
     from loadsheet.cloud.checklist import PHASES
     from loadsheet.cloud.context import Context
-    from loadsheet.cloud.registry import select
+    from loadsheet.cloud.registry import now, select
     from loadsheet.cloud.report import starred, summary, to_json
 
+    for name in ("only", "skip", "phase"):
+        given[name] = tuple(word.strip() for text in given[name] for word in text.split(","))
     for phase in given["phase"]:
         if phase not in PHASES:
             raise UnknownKey(phase, PHASES, "phase")
@@ -108,6 +117,11 @@ def command(**given: Any) -> int:
     if given["answer"]:
         note(given["answer"], given["who"], context)
         return 0
+    later: list[Check] = []
+    if not given["phase"] and not given["only"]:
+        from loadsheet.cloud.checks.run import going_on
+
+        checks, later = now(checks, context.inputs.pid is not None or going_on(context))
     checks, left = asked_for(checks, context.inputs.accounts, given["only"])
     page = Path(given["html"]) if given["html"] else None
     if page is not None and not page.parent.is_dir():
@@ -121,10 +135,11 @@ def command(**given: Any) -> int:
                     show(_styled(entry, result, given["explain"]))
     results = [found[entry.id] for entry in checks]
     if given["as_json"]:
-        show_json(to_json(results, context.inputs, left))
+        show_json(to_json(results, context.inputs, [*left, *later]))
     else:
-        rest = not_asked(left, context.inputs.accounts)
-        for line in [*summary(results, width(), rest), *starred(context.inputs, width())]:
+        rest = [not_asked(left, context.inputs.accounts), _later(later)]
+        text = " ".join(filter(None, rest))
+        for line in [*summary(results, width(), text), *starred(context.inputs, width())]:
             show(line)
     if page is not None:
         from loadsheet.cloud.page_html import page as make_page
@@ -138,6 +153,15 @@ def command(**given: Any) -> int:
         click.echo(f"wrote {page}", err=True)
     bad = {"fail", "warn", "unknown"} if given["strict"] else {"fail"}
     return 1 if any(result.state in bad for _, result in results) else 0
+
+
+def _later(left: list[Check]) -> str:
+    """Which phases were left out, in words; empty if none was."""
+    phases = list(dict.fromkeys(c.phase for c in left))
+    if not phases:
+        return ""
+    how = " ".join(f"--phase {phase}" for phase in phases)
+    return f"left out: {len(left)} checks for {' and '.join(phases)} the run; `{how}` asks for them."
 
 
 @contextlib.contextmanager

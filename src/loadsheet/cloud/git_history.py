@@ -37,6 +37,7 @@ class Place:
     commit: str | None = None
     date: str | None = None
     removed: str | None = None  # the commit that took it away again
+    stash: int | None = None  # the number of the stash that the commit belongs to
 
 
 @dataclass
@@ -166,6 +167,8 @@ def _named(
     if blobs:
         with contextlib.suppress(CannotLook):
             known = _commits(repository, blobs, left)
+    stashes = _stashes(repository) if found else {}
+    known = {name: replace(place, stash=stashes.get(place.commit or "")) for name, place in known.items()}
     named = []
     for entry, place in found:
         if place.kind == "blob":
@@ -175,6 +178,26 @@ def _named(
         else:
             named.append((entry, replace(place, path="(tag message)")))
     return named
+
+
+def _stashes(repository: Repository) -> dict[str, int]:
+    """The commits that a stash is made of (work tree, index, new files) -> its number in `git stash list`."""
+    words = (
+        "log",
+        "--walk-reflogs",
+        "--no-show-signature",
+        "--no-color",
+        "--format=%H %P",
+        "refs/stash",
+        "--",
+    )
+    output = repository.run(*words)
+    found: dict[str, int] = {}
+    for number, line in enumerate(output.out.splitlines() if output.status == 0 else []):
+        tree, _, *parts = line.split(" ")  # the first parent is the commit that the work stood on
+        for name in (tree, *parts):
+            found.setdefault(name, number)
+    return found
 
 
 def _commits(repository: Repository, blobs: list[str], left: Callable[[], float]) -> dict[str, Place]:

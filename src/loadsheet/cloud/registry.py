@@ -97,6 +97,16 @@ def select(only: Iterable[str] = (), skip: Iterable[str] = (), phases: Iterable[
     ]
 
 
+def now(checks: Iterable[Check], running: bool) -> tuple[list[Check], list[Check]]:
+    """The checks that are in place where no phase is asked for, and the rest.
+
+    Those before; while something runs those during; not those after.
+    """
+    phases = {"before", "during"} if running else {"before"}
+    chosen = list(checks)
+    return [c for c in chosen if c.phase in phases], [c for c in chosen if c.phase not in phases]
+
+
 def _families(id: str) -> list[str]:
     """The beginnings of an id.
 

@@ -87,10 +87,14 @@ def summary(results: Iterable[tuple[Check, Result]], width: int, left_out: str =
     counts = Counter(result.state for _, result in results)
     asked = [c.id for c, result in results if c.question and result.state == "unknown"]
     shown = [""]
-    for state in ("fail", "warn"):
-        named = [c.id for c, result in results if result.state == state]
-        if named:
-            shown += wrap(f"{len(named)} {state}: {', '.join(named)}", width, "  ")
+    failed = [(c, result) for c, result in results if result.state == "fail"]
+    if failed:
+        shown.append(f"{len(failed)} fail:")
+        for c, result in failed:
+            todo = one_line(result.next) or next(filter(None, map(sentence, result.evidence)), "") or c.why
+            shown += wrap(f"  {c.id} → {todo}", width, "    ")
+    if named := [c.id for c, result in results if result.state == "warn"]:
+        shown += wrap(f"{len(named)} warn: {', '.join(named)}", width, "  ")
     rest = [
         f"{counts['unknown']} unknown" if counts["unknown"] else "",
         f"{counts['ok']} ok" if counts["ok"] else "",
@@ -133,7 +137,7 @@ def to_json(
 ) -> dict[str, Any]:
     """The answer of `--json`; the order of the checks is theirs, not the one in which they were done.
 
-    `not_asked`: checks of accounts that were not to be looked at.
+    `not_asked`: checks of accounts that were not to be looked at, and of phases that were not asked for.
     """
     return {
         "schema": SCHEMA,

@@ -314,7 +314,7 @@ class Scanner:
         taken.append(secret[:64])
         around = data[max(match.start() - 800, 0) : match.start()]
         if b'"private_key' in around and b"service_account" in data:
-            rotate = "IAM & Admin, Service Accounts, Keys: delete the key"
+            rotate = "console.cloud.google.com, IAM & Admin, Service Accounts, Keys: delete the key"
             rule = "gcp-service-account-key", "Google service account key"
         else:
             rotate = "make a new pair, and remove the public half wherever it opens something"

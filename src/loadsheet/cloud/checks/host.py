@@ -21,6 +21,9 @@ _FILES: Final = 4096  # open files: a loader shares every tensor of a batch thro
 _JUMP: Final = 0.05  # seconds by which the wall clock may move against the monotonic one
 _AHEAD: Final = 300.0  # seconds by which a commit may lie in the future
 _UNLIMITED: Final = 1 << 62
+_INIT: Final = frozenset(
+    {"systemd", "init", "openrc-init", "runit", "launchd"}
+)  # first processes of whole machines
 
 
 # --- processors and memory that this process may use ----------------------------------------------------
@@ -111,7 +114,10 @@ def _meminfo(machine: Machine) -> dict[str, int]:
 
 
 @check(
-    "host.processors", phase="before", why="loaders without processors keep an expensive GPU waiting for data"
+    "host.processors",
+    phase="before",
+    question="Does the data loader start no more workers than there are processors?",
+    why="loaders without processors keep an expensive GPU waiting for data",
 )
 def processors(context: Context) -> Result:
     """Processors that this process may use (affinity, quota of the container), against the loader's workers."""
@@ -124,6 +130,14 @@ def processors(context: Context) -> Result:
     }
     if found.cpus < found.cpus_of_machine:
         row["fact"] += f" (the machine has {found.cpus_of_machine}; a quota or an affinity says so)"
+    if workers > found.cpus and "workers" not in inputs.given:
+        # a default of ours is nothing to warn of: how many there are is the script's affair
+        row["fact"] = (
+            f"{found.cpus:g} processors for this process; how many workers the loader starts is not known"
+        )
+        return unknown(
+            row, next=f"look for num_workers in the script: `--workers {max(int(found.cpus), 1)}` if so many"
+        )
     if workers > found.cpus:
         return warn(row, next="fewer workers, or more processors: data_wait in the log shows what it costs")
     if workers == 0:
@@ -272,9 +286,16 @@ def clock(context: Context) -> Result:
         return unknown("the kernel does not say whether its clock is kept in step", *rows)
     if not state.synchronised:
         text = "the kernel's clock is not kept in step (adjtimex: unsynchronised)"
-        where = mounts.container(machine)
-        more = f"; in {where} that may be the host's affair" if where else ""
-        return warn(text + more, *rows, next="`timedatectl set-ntp true`, or see that the host does it")
+        where: str = mounts.container(machine)
+        first = (machine.read("/proc/1/comm") or "").strip()
+        if not where and first and first not in _INIT:
+            where = f"a container (its first process is {one_line(first)})"
+        if where:  # whose kernel is the host's: nothing can be set from here, and often nothing seen
+            text += f"; in {where} that is the host's affair"
+            return unknown(
+                text, *rows, next="on the host: `timedatectl` says whether its clock is kept in step"
+            )
+        return warn(text, *rows, next="`timedatectl set-ntp true`")
     error = format_duration(state.error_seconds)
     return ok({"fact": f"kept in step, at most {error} off", "error_seconds": state.error_seconds}, *rows)
 

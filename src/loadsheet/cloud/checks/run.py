@@ -102,6 +102,12 @@ def data_wait(context: Context) -> Result:
     return ok(row)
 
 
+def going_on(context: Context) -> bool:
+    """Whether the last run is not done, and wrote not so long ago that it is forgotten."""
+    run = context.last_run
+    return run is not None and not run.done and context.machine.time() - run.written <= _FORGOTTEN
+
+
 @check("run.progress", phase="during", why="a machine whose training ended or hangs goes on being paid for")
 def progress(context: Context) -> Result:
     """When the last run wrote its last record."""

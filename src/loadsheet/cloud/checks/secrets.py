@@ -22,7 +22,7 @@ from loadsheet.safejson import load_json
 from loadsheet.units import format_bytes
 
 _MOST_ROWS: Final = 50
-_ROTATE: Final = "deleting it is not enough, whoever copied it has it: replace the key where it was made"
+_ROTATE: Final = "deleting it is not enough, whoever copied it has it: make a new key and revoke this one"
 _BASELINE: Final = ".secrets.baseline"
 
 
@@ -79,7 +79,8 @@ def judge(
     evidence += [{"fact": text} for text in [remark, *missing] if text]
     if rows:
         steps = list(dict.fromkeys(row["rotate"] for row in rows))[:3]
-        todo = f"{_ROTATE} ({'; '.join(steps)}). {next} Once it is replaced: `--answer secrets.rotated:FINGERPRINT=yes`"
+        done = "Once it is replaced: `--answer secrets.rotated:FINGERPRINT=yes`"
+        todo = f"{_ROTATE}. Where: {'; '.join(steps)}. {next} {done}"
         return (fail if "fail" in levels else warn)(*evidence, looked, next=todo)
     if missing or remark:
         return unknown(*evidence, looked, next=_more_time(missing))
@@ -89,7 +90,12 @@ def judge(
 def _row(scanner: Scanner, entry: Found, place: Place, more: int) -> dict[str, Any]:
     """One secret as evidence."""
     remarks = []
-    if place.removed:
+    if place.stash is not None:
+        name = f"stash@{{{place.stash}}}"
+        remarks.append(
+            f"in a stash: `git stash show -p {name}` shows it, `git stash drop {name}` takes it away"
+        )
+    elif place.removed:
         remarks.append(f"deleted in {place.removed[:10]}, still in the history")
     if place.kind == "blob" and place.commit is None and place.object:
         remarks.append(
