@@ -40,6 +40,7 @@ def first_run(rehearsal: Rehearsal) -> Iterator[Stage]:
                 scratch.begin_alike(run)
             scratch.release()
         status = life.wait(max(rehearsal.timeout - life.seconds, 0.1))
+        took = life.seconds
         _check(rehearsal, life, status, before)
     run = scratch.reference / rehearsal.run
     total = rehearsal.figures.steps = read_done(run) or 0
@@ -47,7 +48,7 @@ def first_run(rehearsal: Rehearsal) -> Iterator[Stage]:
     entry = attempts.get("1") if isinstance(attempts, dict) else None
     entry = entry if isinstance(entry, dict) else {}
     yield _data(rehearsal, run, total, entry)
-    yield _trained(rehearsal, total, entry, traces(rehearsal.directory).written_since(before))
+    yield _trained(rehearsal, total, entry, traces(rehearsal.directory).written_since(before), took)
     yield _evaluated(run, entry)
     yield _saved(rehearsal, run, total, entry)
 
@@ -125,7 +126,18 @@ def _data(rehearsal: Rehearsal, run: Path, total: int, entry: Mapping[str, Any])
     return Stage("data", "ok", (f"the place in {count(len(loaders), 'loader')} is kept{waited}",))
 
 
-def _trained(rehearsal: Rehearsal, total: int, entry: Mapping[str, Any], written: list[str]) -> Stage:
+def to_come(took: float, startup: float) -> float:
+    """Seconds that the four starts after the first take: each starts up, and together they train once more.
+
+    >>> to_come(took=70.0, startup=10.0)
+    100.0
+    """
+    return 4 * startup + max(took - startup, 0.0)
+
+
+def _trained(
+    rehearsal: Rehearsal, total: int, entry: Mapping[str, Any], written: list[str], took: float
+) -> Stage:
     figures = rehearsal.figures
     step = entry.get("step_seconds")
     figures.step_seconds = number(step.get("median")) if isinstance(step, dict) else None
@@ -134,10 +146,19 @@ def _trained(rehearsal: Rehearsal, total: int, entry: Mapping[str, Any], written
         text += f", {format_duration(figures.step_seconds)} each"
     if figures.startup_seconds is not None:
         text += f"; {format_duration(figures.startup_seconds)} from the start to the end of the first"
+        rest = format_duration(to_come(took, figures.startup_seconds))
+        text += f"; four more starts follow, about {rest}"
     if not written:
         return Stage("train", "ok", (text,))
     names = ", ".join(cut(name, 60) for name in written[:3]) + (", …" if len(written) > 3 else "")
-    return Stage("train", "ok", (text, f"it also wrote {names}, at each start again; that is not compared"))
+    return Stage(
+        "train",
+        "ok",
+        (
+            text,
+            f"it also wrote {names}, at each start again: in your folder, over what was there, and not compared",
+        ),
+    )
 
 
 def _evaluated(run: Path, entry: Mapping[str, Any]) -> Stage:
