@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +23,13 @@ from torch.utils.data import (
     WeightedRandomSampler,
     get_worker_info,
 )
+from torchdata.stateful_dataloader import StatefulDataLoader
 
+import loadsheet as ls
 from loadsheet.errors import BadInput
 from loadsheet.run.batches import Batches
 from loadsheet.run.errors import BadCheckpoint, RunWarning
+from loadsheet.run.reading import read_events
 
 
 class Augmented(Dataset[Any]):
@@ -207,6 +213,95 @@ def test_own_state_is_asked_for() -> None:
     second = Batches(Knowing())
     second.load_state_dict(first.state_dict())
     assert take(second, 4) == [5, 6, 1, 2]
+
+
+class Positioned(IterableDataset[Any]):
+    """A stream that knows its position, with noise, as torchdata wants one."""
+
+    def __init__(self) -> None:
+        self.at: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, stride = (0, 1) if info is None else (info.id, info.num_workers)
+        self.at = first if self.at is None else self.at
+        while self.at < 22:
+            self.at += stride
+            yield self.at - stride, float(torch.rand(())) if info is None else 0.0
+        self.at = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+STATEFUL = {
+    "in order": lambda n: StatefulDataLoader(Augmented(), 4, num_workers=n),
+    "shuffled": lambda n: StatefulDataLoader(Augmented(), 4, shuffle=True, num_workers=n),
+    "stream": lambda n: StatefulDataLoader(Streamed(), 4, num_workers=n),
+    "stream with a position": lambda n: StatefulDataLoader(Positioned(), 4, num_workers=n),
+}
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # of torchdata, to torch
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", STATEFUL)
+def test_torchdata_resumes_in_the_middle(name: str, workers: int) -> None:
+    """Its StatefulDataLoader: over indices, over streams, mid-epoch and at its end; no global number is drawn."""
+    expected, states = [], []
+    whole = Batches(STATEFUL[name](workers))
+    before = torch.get_rng_state().tolist(), random.getstate()
+    for _ in range(14):
+        expected += take(whole, 1)
+        states.append(whole.state_dict())
+    assert (torch.get_rng_state().tolist(), random.getstate()) == before
+    whole.close()
+    for position in (1, 5, 6, 7, 11) if workers == 0 else (2, 9):
+        torch.manual_seed(position), random.seed(position), np.random.seed(position)
+        second = Batches(STATEFUL[name](workers))
+        second.load_state_dict(states[position - 1])
+        assert take(second, 14 - position) == expected[position:], position
+        second.close()
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchdata_in_a_run(workers: int, tmp_path: Path) -> None:
+    """A run that is left in the middle of an epoch and goes on logs what an uninterrupted one does."""
+    logs = []
+    for name, leaves in (("whole", [99]), ("cut", [4, 8, 99])):
+        for leave in leaves:
+            torch.manual_seed(0)
+            with ls.Run.open(tmp_path / name, {}, progress=False) as run:
+                batches = run.batches(STATEFUL["stream with a position"](workers))
+                for step in run.steps(14, checkpoint_every=3):
+                    run.log(batch=plain(next(batches)), drawn=float(torch.rand(())))
+                    if step == leave:
+                        break
+        logs.append([ls.read_log(run.path)[column] for column in ("step", "batch", "drawn")])
+    starts = [e["from"] for e in read_events(run.path) if e["event"] == "resume"]
+    assert starts == [0, 3, 6]
+    assert logs[0] == logs[1]
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+@pytest.mark.parametrize("name", ["shuffled", "stream with a position"])
+def test_workers_of_torchdata_are_deaf_too(name: str) -> None:
+    """SIGTERM to the process group does not take the batches away."""
+    expected = take(Batches(STATEFUL[name](0)), 7)
+    batches = Batches(STATEFUL[name](2))
+    found = take(batches, 2)
+    assert len(batches.workers) == 2
+    for worker in batches.workers:
+        os.kill(worker, signal.SIGTERM)
+    found += take(batches, 5)
+    if name == "shuffled":
+        assert found == expected
+    else:  # two workers split the stream in another way
+        assert len(found) == 7
+    batches.close()
 
 
 def test_worker_init_sees_the_users_dataset() -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import omegaconf
 import pytest
 import torch
 from hypothesis import given
@@ -116,12 +117,62 @@ def test_every_kind_of_config_gives_the_same_fingerprint() -> None:
 
 def test_omegaconf_counts_as_the_dict_it_holds() -> None:
     """Interpolations are resolved; a value that is missing is an error with its name."""
-    omegaconf = pytest.importorskip("omegaconf")
     config = omegaconf.OmegaConf.create({"d": 8, "wide": {"ff": "${d}", "list": [1, "${d}"]}})
     assert fingerprint(config) == by_hand('{"d":8,"wide":{"ff":8,"list":[1,8]}}')
     assert fingerprint({"x": config.wide.list}) == by_hand('{"x":[1,8]}')
-    with pytest.raises(BadInput, match="lr"):
-        fingerprint(omegaconf.OmegaConf.create({"lr": "???"}))
+    with pytest.raises(
+        BadInput, match=r"^config\.model\.lr: got 'Missing mandatory value: lr', expected every"
+    ):
+        fingerprint(omegaconf.OmegaConf.create({"model": {"lr": "???"}}))
+    with pytest.raises(
+        BadInput, match=r"^config\.a: got \"Interpolation key 'b' not found\", expected every"
+    ):
+        fingerprint(omegaconf.OmegaConf.create({"a": "${b}"}))
+
+
+class Kind(enum.Enum):
+    """Of a model."""
+
+    WIDE = 1
+
+
+@dataclasses.dataclass
+class Data:
+    """Part of a structured config."""
+
+    path: Path = Path("some/where")
+    workers: int = 4
+
+
+@dataclasses.dataclass
+class Structured:
+    """A structured config as hydra has them: typed, with an enum, a path, a list, a part and nothing."""
+
+    lr: float = 3e-3
+    kind: Kind = Kind.WIDE
+    tags: list[str] = dataclasses.field(default_factory=lambda: ["a", "b"])
+    data: Data = dataclasses.field(default_factory=Data)
+    seed: int | None = None
+
+
+def test_omegaconf_of_every_kind() -> None:
+    """Structured, from YAML, read-only, with numbers as keys, inside a dict: as the plain values."""
+    expected = by_hand(
+        '{"data":{"path":"some/where","workers":4},"kind":"WIDE","lr":0.003,"seed":null,"tags":["a","b"]}'
+    )
+    structured = omegaconf.OmegaConf.structured(Structured)
+    assert fingerprint(structured) == fingerprint(Structured()) == expected
+    omegaconf.OmegaConf.set_readonly(structured, True)
+    assert fingerprint(structured) == expected
+    structured = omegaconf.OmegaConf.merge(structured, {"data": {"workers": 8}})
+    assert fingerprint(structured) != expected
+    assert canonical(structured, ["data.workers"])[1] == {"data.workers": 8}
+    yaml = omegaconf.OmegaConf.create("lr: 3e-3\nsteps: 1_000\n1: one\nold: ${oc.env:HOME_OF_NOBODY,none}")
+    assert fingerprint(yaml) == by_hand('{"1":"one","lr":0.003,"old":"none","steps":1000}')
+    inside = {"model": omegaconf.OmegaConf.create({"d": 8, "deep": {"ff": "${d}"}})["deep"]}
+    assert fingerprint(inside) == by_hand('{"model":{"ff":8}}')
+    with pytest.raises(BadInput, match="expected a dict, dataclass, Struct or Namespace"):
+        fingerprint(omegaconf.OmegaConf.create([1, 2]))
 
 
 def test_it_is_the_same_in_every_process() -> None:

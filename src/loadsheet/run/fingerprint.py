@@ -283,7 +283,9 @@ def _from_omegaconf(omegaconf: Any, value: Any, where: str) -> Any:
     try:
         return omegaconf.OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
     except omegaconf.errors.OmegaConfBaseException as error:
-        raise BadInput(f"{where}: got {error}, expected every value to be set") from None
+        where = ".".join(filter(None, (where, error.full_key)))
+        said = str(error).partition("\n")[0]  # what follows is the path again, and OmegaConf's own types
+        raise BadInput(f"{where}: got {said!r}, expected every value to be set") from None
 
 
 def _plain(value: Any, where: str) -> Any:

@@ -54,6 +54,8 @@ def source_of(loader: Iterable[Any]) -> Source:
             return _ByIndex(loader)
         if own:
             return _Replayed(loader, _clone_iterable)
+        if loader.num_workers > 0 and not isinstance(loader.worker_init_fn, _Worker):
+            loader.worker_init_fn = _Worker(loader.worker_init_fn)  # deaf to signals; then the user's own
     if _stateful(loader):
         return _Stateful(loader)
     try:
@@ -303,16 +305,27 @@ def _clone_iterable(given: torch_data.DataLoader[Any], seed: int, epoch: int) ->
 
 
 class _Stateful:
-    """A loader that knows its own position; that must be set before it is iterated, not after."""
+    """A loader that knows its own position; that must be set before it is iterated, not after.
+
+    What it draws in this process depends on (seed, epoch, batch) only. Its workers, if it has any, get their
+    seed with the epoch; random numbers that they have drawn when they are started anew are theirs to keep.
+    """
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
 
     def start(self, seed: int, epoch: int, number: int) -> Iterator[Step]:
         """The batches from where the loader stands, over all epochs."""
+        end = object()
         while True:
             count = number
-            for item in self._loader:
+            with isolated(mix(seed, epoch, -1)):
+                items = iter(self._loader)
+            while True:
+                with isolated(mix(seed, epoch, count)):
+                    item = next(items, end)
+                if item is end:
+                    break
                 yield epoch, count, item
                 count += 1
             _check_count(count, epoch, 0)
