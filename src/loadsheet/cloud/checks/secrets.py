@@ -93,7 +93,8 @@ def _row(scanner: Scanner, entry: Found, place: Place, more: int) -> dict[str, A
     if place.stash is not None:
         name = f"stash@{{{place.stash}}}"
         remarks.append(
-            f"in a stash: `git stash show -p {name}` shows it, `git stash drop {name}` and `git gc --prune=now` take it away"
+            f"in a stash: `git stash show -p {name}` shows it, `git stash drop {name}` and then "
+            "`git gc --prune=now` take it away"
         )
     elif place.removed:
         remarks.append(f"deleted in {place.removed[:10]}, still in the history")
