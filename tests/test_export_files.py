@@ -132,8 +132,8 @@ def test_dstack_starts_again_in_place(
 def test_dstack_stops(tmp_path: Path, sheet: Path, shell: str) -> None:
     """dstack interrupts the shell: the training hears SIGTERM, saves, and is not started again."""
     (tmp_path / "train").write_text(
-        f"#!/bin/bash\ntrap 'touch {tmp_path}/saved; exit 75' TERM\ntouch {tmp_path}/began\n"
-        f"echo >> {tmp_path}/starts\nfor i in $(seq 600); do sleep 0.1; done\n"
+        f"#!/bin/bash\ntrap 'touch {tmp_path}/saved; exit 75' TERM\necho >> {tmp_path}/starts\n"
+        f"touch {tmp_path}/began\nfor i in $(seq 600); do sleep 0.1; done\n"
     )
     (tmp_path / "train").chmod(0o755)
     text = exported("dstack", str(sheet), "--command", str(tmp_path / "train"), *ENGINES["dstack"]).stdout
