@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from doctest import DocTestParser
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +29,7 @@ from click.testing import CliRunner
 from loadsheet.cli import main
 
 WIDTH = 100
+TORTURE = Path(__file__).parents[1] / "tests" / "torture" / "runs.jsonl"
 #: no colour, one width, and nothing of the caller's terminal
 ENVIRONMENT = {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb", "FORCE_COLOR": None}
 
@@ -75,6 +79,20 @@ def helps() -> None:
     for name in names(main, "loadsheet"):
         cog.outl(f"\n## `{name}`\n")
         fence(run(f"{name} --help", 0), "text")
+
+
+def torture() -> None:
+    """What the recorded torture runs add up to."""
+    lines = (TORTURE.read_text(encoding="utf-8")).splitlines()
+    total = Counter[str]()
+    for line in lines:
+        total.update({k: v for k, v in json.loads(line).items() if type(v) is int})
+    cog.outl(
+        f"Recorded so far (`tests/torture/runs.jsonl`, one line for each invocation): {total['kills']:,} kills, "
+        f"{total['in_save']:,} of them inside a save, {total['cold']:,} of a fresh interpreter, in "
+        f"{total['lives']:,} lives of {total['runs']:,} runs; {total['lost']:,} lost anything, "
+        f"{total['mismatched']:,} ended with other bits, {total['failed']:,} did not end."
+    )
 
 
 def names(command: click.Command, name: str) -> Iterator[str]:
