@@ -522,3 +522,29 @@ def test_plan_needs_no_numpy() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "Spot   interrupted" in done.stdout
+
+
+def test_plan_takes_the_save_of_the_last_rehearsal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --save: 2 s for 1 GB, so 12 bytes for each of GPT-2's 124,439,808 parameters take 2.99 s."""
+    monkeypatch.chdir(tmp_path)
+    args = ("plan", "gpt2", "--gpu", "t4", "--precision", "fp32", "--batch", "1", "--seq", "128", "--tokens", "1B",
+            "--price", "1", "--mtbf", "4h", "--json")  # fmt: skip
+    refused(*args, words="--mtbf: got one without --save")
+    (tmp_path / ".loadsheet").mkdir()
+    (tmp_path / ".loadsheet" / "rehearsal.json").write_text(
+        json.dumps(
+            {
+                "schema": 1,
+                "passed": True,
+                "save_seconds": {"stall": 2.0, "total": 3.0},
+                "checkpoint_bytes": 10**9,
+            }
+        )
+    )
+    said = answered(*args)
+    assert "2.99 s" in said.stderr
+    by_hand = answered(*args, "--save", "2.986555392s")  # 2 s · 12 · 124,439,808 / 1e9
+    assert (
+        json.loads(said.stdout)["money"]["interruptions"]
+        == json.loads(by_hand.stdout)["money"]["interruptions"]
+    )

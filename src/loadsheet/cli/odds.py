@@ -11,9 +11,9 @@ import click
 from loadsheet.cli.output import show, show_json, warn, width
 from loadsheet.errors import BadInput, LoadsheetError, shorten
 from loadsheet.money.price import parse_price
+from loadsheet.money.question import REHEARSAL
 from loadsheet.units import parse_bytes, parse_count, parse_duration, parse_share
 
-REHEARSAL = ".loadsheet/rehearsal.json"
 _DURATIONS = (
     "work", "save", "commit", "restart", "startup", "mtbf", "notice", "failures", "every", "step", "down_mean",
     "deadline", "billed_by", "billed_least",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +19,7 @@ from loadsheet.hardware import gpus as all_gpus
 from loadsheet.recipe import Training, recipe
 from loadsheet.sheet import Sheet, plan
 from loadsheet.sheet.calibration import read_calibration
-from loadsheet.units import parse_count, parse_duration, parse_share
+from loadsheet.units import format_duration, parse_count, parse_duration, parse_share
 
 if TYPE_CHECKING:
     from loadsheet.sheet.spot import Interruptions
@@ -175,7 +176,7 @@ def sheets_of(
         price_of = prices_of(options, alone=len(chosen) == 1)
         warn_shadowed(model)
         found = find_model(model)
-        spot = _interruptions(settings)
+        spot = _interruptions(settings, lambda: plan(found, chosen[0], count, **settings))
         if steps is not None and "tokens" not in settings:
             settings |= _tokens(steps, count, found.max_length, settings)
         sheets = []
@@ -240,11 +241,19 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _interruptions(settings: dict[str, Any]) -> Interruptions | None:
-    """What `settings` says of interruptions, taken out of them; BadInput for half of it."""
+def _interruptions(settings: dict[str, Any], sheet: Callable[[], Sheet]) -> Interruptions | None:
+    """What `settings` says of interruptions, taken out of them; BadInput for half of it.
+
+    Without `--save` the last rehearsal here says how long a save takes, for a checkpoint of `sheet`'s size.
+    """
     found = {n: settings.pop(n) for n in ("mtbf", "save", "restart") if n in settings}
     if not found:
         return None
+    if "mtbf" in found and "save" not in found:
+        from loadsheet.money.question import REHEARSAL
+
+        if os.path.isfile(REHEARSAL):
+            found["save"] = _rehearsed(REHEARSAL, sheet().checkpoint_bytes.get("resume"))
     for name in ("mtbf", "save"):
         if name not in found:
             given = next(iter(found))
@@ -255,3 +264,16 @@ def _interruptions(settings: dict[str, Any]) -> Interruptions | None:
     from loadsheet.sheet.spot import Interruptions
 
     return Interruptions(**{name: parse_duration(text, f"--{name}") for name, text in found.items()})
+
+
+def _rehearsed(path: str, nbytes: int | None) -> str:
+    """How long a save of so many bytes takes by the last rehearsal; said on stderr."""
+    from loadsheet.money.question import Inputs, from_rehearsal
+
+    inputs = Inputs({} if nbytes is None else {"checkpoint_bytes": nbytes})
+    from_rehearsal(inputs, path)
+    for message in inputs.warnings:
+        warn(message)
+    known = inputs.known["save"]
+    warn(f"--save: {format_duration(known.value)}*, {known.source}")
+    return f"{known.value:.9f}s"

@@ -36,7 +36,7 @@ def command(
     notice that the machine goes; once until SIGKILL; once to the end; once more when all is done. Its runs are
     kept in a scratch folder, so your own are not touched, and there is no mirror. What it writes beside its
     runs it writes into your folder, as ever: the page names it. It takes five times the start-up and about two
-    trainings. What was found stays in .loadsheet/rehearsal.json, for `preflight` and `odds`.
+    trainings. What was found stays in .loadsheet/rehearsal.json, for `preflight`, `odds` and `plan --mtbf`.
 
     Exit status: 0 passed, 1 failed, 2 usage.
     """

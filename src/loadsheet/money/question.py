@@ -17,6 +17,9 @@ from loadsheet.money.traces import Trace
 from loadsheet.safejson import load_json
 from loadsheet.units import format_bytes, format_duration
 
+#: where `loadsheet rehearse` leaves what it measured
+REHEARSAL: Final = ".loadsheet/rehearsal.json"
+
 #: AWS gives two minutes; Google and Azure thirty seconds (2026-11)
 NOTICE: Final = 120.0
 JOBS: Final = 100_000
