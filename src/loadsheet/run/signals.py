@@ -43,7 +43,6 @@ class StopSignals:
         self._tell = tell
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
-        self._child: Any = None  # torch's handler for a worker's death, once it was put aside
         self._pid = os.getpid()
 
     def install(self) -> None:
@@ -68,9 +67,6 @@ class StopSignals:
             # A handler that was not installed from Python cannot be put back; the default is next to it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before = {}
-        if self._child is not None:
-            signal.signal(signal.SIGCHLD, self._child)
-            self._child = None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
@@ -89,11 +85,11 @@ class StopSignals:
         """Finish the step even if an evaluation's idle workers died of the signal that we got.
 
         torch raises in the middle of whatever the main thread does when any worker dies; without its handler
-        only who waits for a batch of that worker gets the error.
+        only who waits for a batch of that worker gets the error. It is not put back: what died may still be
+        reported to it, in the middle of our own end.
         """
         handler = signal.getsignal(signal.SIGCHLD)
         if callable(handler) and str(getattr(handler, "__module__", "")).startswith("torch."):
-            self._child = handler
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
