@@ -29,7 +29,9 @@ import loadsheet as ls
 
 #: what "auto" is told of the time between kills, seconds
 MTBF = 0.5
-PROMISE = struct.Struct("<qq")  # attempt, step of the last record that `log` returned from
+PROMISE = struct.Struct(
+    "<qqq"
+)  # attempt and step of the last record that `log` returned from, and a check of both
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def _train(run: Any, spec: Spec, out: str, crash_at: int | None) -> None:
                 average[name].lerp_(p, 0.1)
         run.log(loss=total, lr=optimizer.param_groups[0]["lr"])
         run.log(scale=scaler.get_scale() if spec.amp else 1.0, timing={"pid": 1.0})
-        PROMISE.pack_into(page, 0, run.attempt, step)
+        page[:] = promise(run.attempt, step)
         if step % 16 == 7:
             with run.aside():
                 model.eval()
@@ -189,7 +191,7 @@ def _train(run: Any, spec: Spec, out: str, crash_at: int | None) -> None:
 def _page(name: str) -> mmap.mmap:
     path = Path(name)
     if not path.exists():
-        path.write_bytes(PROMISE.pack(0, -1))
+        path.write_bytes(promise(0, -1))
     with path.open("r+b") as file:
         return mmap.mmap(file.fileno(), PROMISE.size)
 
@@ -197,9 +199,17 @@ def _page(name: str) -> mmap.mmap:
 def promised(out: str) -> tuple[int, int]:
     """The attempt and step of the last record that a killed process was promised."""
     try:
-        return PROMISE.unpack(Path(out + ".promised").read_bytes())
+        data = Path(out + ".promised").read_bytes()
     except FileNotFoundError:
         return 0, -1
+    attempt, step, _ = PROMISE.unpack(data)
+    # A kill can fall into the copying of the page itself: what was noted half was not promised yet.
+    return (attempt, step) if data == promise(attempt, step) else (0, -1)
+
+
+def promise(attempt: int, step: int) -> bytes:
+    """A note of a promise, whose third number tells a whole one from one that a kill cut."""
+    return PROMISE.pack(attempt, step, attempt * 1_000_003 ^ step)
 
 
 def _hash(value: Any) -> str:
