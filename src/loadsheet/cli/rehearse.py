@@ -45,7 +45,7 @@ def command(
     if not line or line[0].startswith("-"):
         raise BadInput(
             f"rehearse: got {shorten(line[0]) if line else 'no command'}, expected a command after `--`",
-            "loadsheet rehearse -- python train.py --tiny",
+            "such as `loadsheet rehearse -- python train.py --tiny`; `loadsheet rehearse --help` says more",
         )
     if shutil.which(line[0]) is None:
         raise BadInput(
