@@ -6,6 +6,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -710,8 +711,9 @@ def test_real_processes(tmp_path: Path) -> None:
         ([sys.executable, "-c", code], False),
     ):
         with subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as child:
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests may be under nohup
+        ) as child:  # fmt: skip
             assert child.stdout is not None
             assert child.stdout.readline() == "up\n"
             found = session(Machine(), child.pid)
