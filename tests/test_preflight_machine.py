@@ -712,7 +712,7 @@ def test_real_processes(tmp_path: Path) -> None:
     ):
         with subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests may be under nohup
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509  (the tests may be under nohup)
         ) as child:  # fmt: skip
             assert child.stdout is not None
             assert child.stdout.readline() == "up\n"
