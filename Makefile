@@ -30,7 +30,7 @@ help:
 	@echo "make test    the tests and the examples in the docstrings"
 	@echo "make lint    style, types, layering, and that the documents are up to date"
 	@echo "make docs    generate anew what the documents quote"
-	@echo "make bench   how long the commands take, a save, and the odds"
+	@echo "make bench   how long the commands take, a save, a record of the log, and the odds"
 	@echo "make torture kill training runs at random instants, KILLS=1000 times or for MINUTES=…, and report the counts"
 	@echo "make integration  exported jobs: on a real Slurm (as root, ten minutes), read by SkyPilot and dstack (460 MB)"
 	@echo "make clean   remove the venv and the caches"
@@ -59,6 +59,7 @@ docs: $(VENV)/installed-dev
 bench: $(VENV)/installed-bench
 	$(BIN)/python bench/bench.py
 	$(BIN)/python bench/save.py
+	$(BIN)/python bench/log.py
 	$(BIN)/python bench/odds.py
 
 KILLS := 1000

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -21,6 +22,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -164,12 +166,28 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def record(
+    path: Path, results: dict[str, list[Result]], ratios: dict[str, list[float]], rounds: int, nbytes: int
+) -> None:
+    """Put medians, seconds and ratios to the reference, into a file that holds other measurements as well."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    date = datetime.now(UTC).strftime("%Y-%m-%d")
+    known["save"] = {"date": date, "cores": os.cpu_count(), "rounds": rounds, "bytes": nbytes}
+    for name, rows in results.items():
+        found = known["save"][name] = {}
+        for k, what in enumerate(("stall", "slowed", "total")):
+            found[what] = median(row[k] for row in rows)
+            found[f"{what}_ratio"] = ratios[name][k]
+    path.write_text(json.dumps(known, indent=1) + "\n")
+
+
 def main() -> int:
     """Measure, print, judge."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
     parser.add_argument("--rounds", type=int, default=20, help="interleaved rounds [20]")
     parser.add_argument("--layers", type=int, default=90, help="layers of 5.4 MB of state each [90]")
+    parser.add_argument("--record", type=Path, help="a JSON file whose `save` becomes what was measured")
     parser.add_argument("--path", type=Path, help="where to write; a new directory is made there")
     options = parser.parse_args()
     logging.getLogger().setLevel(logging.ERROR)
@@ -197,6 +215,9 @@ def main() -> int:
         ratios[name] = [median(a[i] / b[i] for a, b in pairs) for i in range(3)]
         figures = "".join(f"{median(row[i] for row in rows):10.3f} " for i in range(3))
         print(f"{name:21}{figures}" + "".join(f"{ratio:9.2f} " for ratio in ratios[name]))
+    if options.record is not None:
+        nbytes = 3 * sum(p.numel() * p.element_size() for p in training.model.parameters())
+        record(options.record, results, ratios, options.rounds, nbytes)
     met = ratios["loadsheet"][0] <= 0.2 and ratios["loadsheet"][2] <= 1.0
     print("stall ≤ 0.20 × and total ≤ 1.00 × of fsynced torch.save: " + ("met" if met else "MISSED"))
     return int(options.check and not met)
