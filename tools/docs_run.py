@@ -39,9 +39,10 @@ def costs() -> None:
         f"{ours['total_ratio']:.2f} of that."
     )
     cog.outl()
+    dates = " and ".join(sorted({log["date"], save["date"]}))
     cog.outl(
-        f"Measured {' and '.join(sorted({log['date'], save['date']}))} on {save['cores']} cores that others used as well; ratios are "
-        f"medians of {save['rounds']} rounds in turns. `make bench` measures your machine."
+        f"Measured {dates} on {save['cores']} cores that others used as well; ratios are medians of "
+        f"{save['rounds']} rounds in turns. `make bench` measures your machine."
     )
 
 
