@@ -20,6 +20,10 @@ settings.register_profile("thorough", deadline=None, max_examples=5000, print_bl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 
+# What the tables look like depends on how wide the terminal is said to be: no test shall depend on that of
+# whoever runs it (with -n, the tests' own processes are told one).
+os.environ.pop("COLUMNS", None)
+
 # A shell starts what it runs in the background deaf to Ctrl-C, and every process below inherits that: a run
 # respects it, so no test that sends one would end. SIGTERM and SIGUSR1 may have been ignored on purpose too.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -29,9 +33,9 @@ for _number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(_number, signal.SIG_DFL)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def frozen_garbage() -> Iterator[None]:
-    """A run looks once through all living objects, for what was not kept: those of other tests are left out."""
+    """A run looks once through all living objects, for what was not kept: those of other files are left out."""
     gc.collect()
     gc.freeze()
     yield

@@ -20,8 +20,6 @@ from loadsheet.run import measured, peaks
 from loadsheet.run.errors import RunWarning
 from loadsheet.run.measured import spread
 
-pytestmark = pytest.mark.usefixtures("frozen_garbage")
-
 
 @pytest.fixture
 def signed() -> dict[str, Any]:

@@ -19,10 +19,7 @@ import loadsheet as ls
 from loadsheet.run.hold import AT, HELD, VARIABLE
 
 PATIENCE = 120.0
-pytestmark = [
-    pytest.mark.usefixtures("frozen_garbage"),
-    pytest.mark.filterwarnings("ignore:.*lives but was not kept"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*lives but was not kept")
 
 
 class Watcher:

@@ -25,10 +25,8 @@ from loadsheet.errors import BadInput
 from loadsheet.run.errors import NoCheckpoint, RunError
 from loadsheet.run.reading import read_events
 
-pytestmark = [
-    pytest.mark.usefixtures("frozen_garbage"),
-    pytest.mark.filterwarnings("ignore:.*lives but was not kept"),  # tests keep their models for looking at
-]
+# tests keep their models for looking at
+pytestmark = pytest.mark.filterwarnings("ignore:.*lives but was not kept")
 
 
 # -- steps -------------------------------------------------------------------------------------------------

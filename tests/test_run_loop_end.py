@@ -22,10 +22,8 @@ from loadsheet.run import ending, notices
 from loadsheet.run.errors import NoSpace, RunError, RunWarning, SaveFailed
 from loadsheet.run.files import Disk
 
-pytestmark = [
-    pytest.mark.usefixtures("frozen_garbage"),
-    pytest.mark.filterwarnings("ignore:.*lives but was not kept"),  # tests keep their models for looking at
-]
+# tests keep their models for looking at
+pytestmark = pytest.mark.filterwarnings("ignore:.*lives but was not kept")
 
 
 # -- being stopped -------------------------------------------------------------------------------------------

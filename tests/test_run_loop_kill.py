@@ -6,6 +6,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -206,3 +208,33 @@ def test_workers_end_with_a_killed_process(tmp_path: Path) -> None:
     while living(life.pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert living(life.pid) == []
+
+
+HELD = """
+import sys
+import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
+import loadsheet as ls
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield from range(1000)
+
+with ls.Run.open(sys.argv[1], {}, progress=False) as run:
+    batches = run.batches(StatefulDataLoader(Stream(), 4, num_workers=2))
+    for step in run.steps(2):
+        next(batches)
+sys.held = batches
+"""
+
+
+def test_a_loader_that_is_still_held_does_not_keep_the_process(tmp_path: Path) -> None:
+    """Its workers are deaf to the SIGTERM by which a process ends its children; it ends all the same."""
+    ended = subprocess.run(
+        [sys.executable, "-c", HELD, str(tmp_path)],
+        check=False,
+        timeout=PATIENCE,
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, "Error" in ended.stderr) == (0, False), ended.stderr

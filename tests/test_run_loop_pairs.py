@@ -40,9 +40,6 @@ def pairwise(ways: dict[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
     return chosen
 
 
-pytestmark = pytest.mark.usefixtures("frozen_garbage")
-
-
 @pytest.mark.parametrize("ways", pairwise(WAYS), ids=lambda w: "-".join(map(str, w.values())))
 def test_resumes_bit_for_bit(ways: dict[str, Any], tmp_path: Path) -> None:
     """Ended after step 12, resumed from 10, ended after 16, resumed from 15: the same digest and log."""

@@ -21,8 +21,6 @@ import loadsheet as ls
 from loadsheet.run.carried import carried
 from loadsheet.run.errors import RunWarning
 
-pytestmark = pytest.mark.usefixtures("frozen_garbage")
-
 Body = Callable[[int, nn.Module], object]
 
 

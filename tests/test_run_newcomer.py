@@ -24,10 +24,7 @@ from loadsheet.errors import BadInput, LoadsheetError, UnknownKey
 from loadsheet.run.errors import BadCheckpoint, Busy, NoCheckpoint, NoSpace, RunWarning, SaveFailed
 from loadsheet.run.files import Disk
 
-pytestmark = [
-    pytest.mark.usefixtures("frozen_garbage"),
-    pytest.mark.filterwarnings("ignore:.*lives but was not kept"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*lives but was not kept")
 
 
 def logged(root: Path, values: list[float], **options: Any) -> Path:

@@ -316,12 +316,15 @@ def test_many_processes_at_once_come_one_after_another(tmp_path: Path) -> None:
     code = OPEN + "run.check_owner()\n"
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path), "300"], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", code, str(tmp_path), "300"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for _ in range(5)
     ]
-    found = sorted(process.communicate(timeout=300)[0] for process in processes)
-    assert found == [f"attempt {number}\n" for number in range(1, 6)]
+    found = sorted(process.communicate(timeout=300) for process in processes)
+    assert found == [(f"attempt {number}\n", "") for number in range(1, 6)]
 
 
 def test_where_locks_do_nothing_the_number_still_keeps_attempts_apart(

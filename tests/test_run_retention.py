@@ -29,10 +29,7 @@ from loadsheet.run.log import Log
 from loadsheet.run.objects import place
 from loadsheet.run.retention import Best, BestOf, kept, last_values, ranked
 
-pytestmark = [
-    pytest.mark.usefixtures("frozen_garbage"),
-    pytest.mark.filterwarnings("ignore:.*lives but was not kept"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*lives but was not kept")
 
 
 # -- the rule ------------------------------------------------------------------------------------------------

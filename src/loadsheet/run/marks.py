@@ -39,6 +39,13 @@ def bits_of(thing: Any) -> Any | None:
     return thing if isinstance(thing, numpy.BitGenerator) else None
 
 
+def random_kinds() -> tuple[type, ...]:
+    """The classes of what has such a state; NumPy's only where it is loaded."""
+    numpy = sys.modules.get("numpy.random")
+    theirs = () if numpy is None else (numpy.Generator, numpy.RandomState, numpy.BitGenerator)
+    return (torch.Generator, random.Random, *theirs)
+
+
 def generator_mark(thing: Any) -> Any:
     """What a generator's state is, to be compared."""
     bits = bits_of(thing)
@@ -67,11 +74,11 @@ def known_generators(kept: Mapping[str, Any]) -> set[int]:
             continue  # what they keep is known, and no generator
         source = getattr(value, "_source", None)
         if source is None:
-            walk([(name, value)], found)
+            walk([(name, value)], random_kinds(), found)
         else:  # the harness's own iterator seeds what draws the order, not what the data draw by themselves
             loader = getattr(source, "_loader", None)
             if callable(getattr(loader, "state_dict", None)):
-                walk([(name, loader)], found)
+                walk([(name, loader)], random_kinds(), found)
             known.update(id(each) for each in _loader_generators(loader))
     return known
 

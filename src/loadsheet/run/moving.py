@@ -33,6 +33,7 @@ from loadsheet.run.marks import (
     module_mark,
     of_loaders,
     position_of,
+    random_kinds,
     sample_of,
     storage_of,
     storages,
@@ -174,7 +175,7 @@ class Watch:
         names: dict[int, str] = {}
 
         def found(name: str, thing: Any) -> bool:
-            if isinstance(thing, nn.Module | _BaseDataLoaderIter):
+            if isinstance(thing, _HELD):
                 names.setdefault(id(thing), f"`{name}` ({type(thing).__qualname__})")
             inner = bits_of(thing)
             if inner is None:
@@ -183,7 +184,8 @@ class Watch:
                 generators.setdefault(id(inner), (name, thing))
             return True
 
-        walk(roots(generating), found)
+        for begin in roots(generating):
+            walk(begin, (*_HELD, *random_kinds()), found)
         for name, thing in generators.values():
             use = theirs.get(id(thing))
             if use != "unused":
@@ -239,7 +241,8 @@ class Watch:
         return out
 
 
-_LOOKED_FOR: Final = (nn.Module, _BaseDataLoaderIter, torch_data.DataLoader, GeneratorType)
+_HELD: Final = (nn.Module, _BaseDataLoaderIter)
+_LOOKED_FOR: Final = (*_HELD, torch_data.DataLoader, GeneratorType)
 _ANEW: Final = "is not kept: after an interruption it starts anew; `run.keep(name=it)` before `run.steps`"
 _GENERATOR: Final = f"draws in the steps and {_ANEW}"
 _MODULE: Final = f"changes in the steps and {_ANEW}"

@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.util
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
@@ -169,6 +171,39 @@ def shield_worker() -> None:
         threading.Thread(
             target=_end_with, args=(parent.sentinel,), name="loadsheet-parent", daemon=True
         ).start()
+
+
+#: seconds that workers are given to end by themselves when the process ends
+_GRACE: float = 1.0
+
+
+def end_workers_at_exit() -> None:
+    """Let no worker that does not hear SIGTERM hold up the end of this process.
+
+    When a process ends, multiprocessing sends SIGTERM to each child that is a daemon, as loaders' workers are,
+    and waits for it without limit: a loader that is still referred to then, and has not ended its workers
+    itself, would never let go. What is still there after a second is killed before that.
+    """
+    if "pid" not in _ENDING or _ENDING["pid"] != os.getpid():
+        _ENDING["pid"] = os.getpid()
+        # not atexit: a child of multiprocessing runs these only
+        multiprocessing.util.Finalize(None, _end_workers, exitpriority=100)
+
+
+_ENDING: dict[str, int] = {}
+
+
+def _end_workers() -> None:
+    daemons = [child for child in multiprocessing.active_children() if child.daemon]
+    if daemons and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's raises an error for a worker that was killed
+    for child in daemons:
+        child.terminate()
+    until = time.monotonic() + _GRACE
+    for child in daemons:
+        child.join(max(until - time.monotonic(), 0.0))
+        if child.is_alive():
+            child.kill()
 
 
 def _end_with(sentinel: int) -> None:

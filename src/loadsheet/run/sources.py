@@ -12,7 +12,7 @@ from torch.utils import data as torch_data
 from loadsheet.errors import BadInput, a_type
 from loadsheet.run.errors import BadCheckpoint
 from loadsheet.run.isolate import Stream, isolated, mix, reseed
-from loadsheet.run.signals import shield_worker
+from loadsheet.run.signals import end_workers_at_exit, shield_worker
 
 Step = tuple[int, int, Any]  # epoch, number of the batch in it, the batch
 
@@ -229,6 +229,7 @@ class _Worker:
 
     def __init__(self, then: Callable[[int], None] | None) -> None:
         self._then = then
+        end_workers_at_exit()
 
     def __call__(self, worker_id: int) -> None:
         shield_worker()
