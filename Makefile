@@ -42,8 +42,9 @@ demo: $(VENV)/installed
 	@$(BIN)/loadsheet $(DEMO) --json | $(BIN)/python -c 'import json, sys; \
 		sys.exit(json.load(sys.stdin)["verdict"] != "does_not_fit" and "make demo: expected does_not_fit")'
 
+# A process for each core: half of the tests start processes of their own and wait for them.
 test: $(VENV)/installed-dev
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check
