@@ -203,6 +203,8 @@ def test_a_type_that_there_is_not(world: World, tmp_path: Path) -> None:  # noqa
         ("p5.48xlarge", "on-demand", "L-417A185B"),
         ("p4de.24xlarge", "spot", "L-7212CCBC"),
         ("p5en.48xlarge", "spot", "L-C4BD4855"),
+        ("dl1.24xlarge", "on-demand", "L-6E869C2A"),
+        ("dl1.24xlarge", "spot", "L-85EED4F7"),
         ("trn1.2xlarge", "on-demand", "L-2C3B7624"),
         ("inf2.xlarge", "spot", "L-B5D1601B"),
         ("m7i-flex.large", "on-demand", "L-1216C47A"),

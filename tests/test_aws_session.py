@@ -334,6 +334,17 @@ def test_policy() -> None:
     assert statement["Effect"] == "Allow"
 
 
+@pytest.mark.parametrize(
+    "named",
+    ["ssm:GetParameter", "sts:GetWebIdentityToken", "emr:GetClusterSessionCredentials", "s3:GetObject",
+     "lightsail:GetRelationalDatabaseMasterUserPassword"],
+)  # fmt: skip
+def test_what_hands_out_secrets_is_refused(named: str) -> None:
+    """The name begins like one that reads; what comes back is a key, a password, or the user's data."""
+    with pytest.raises(NotReadOnly, match="hands out"):
+        require_read_only(*named.split(":"))
+
+
 def test_every_declared_call_exists_and_only_reads() -> None:
     """Each name is one that botocore knows, and passes the rule."""
     from botocore.session import Session

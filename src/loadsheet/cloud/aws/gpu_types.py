@@ -48,7 +48,7 @@ class GpuType:
         if self.capability is None and self.nvidia:
             found.append("compute capability not in our table")
         elif self.nvidia and self.capability is not None and self.capability < _table()["oldest"]:
-            found.append(f"compute capability {self.capability:g}: current builds of PyTorch leave it out")
+            found.append(f"compute capability {self.capability:g}: PyTorch's builds for CUDA 13 leave it out")
         return found
 
 

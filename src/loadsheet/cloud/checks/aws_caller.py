@@ -16,7 +16,8 @@ _ALL: Final = frozenset({"AdministratorAccess", "AdministratorAccess-Amplify", "
 _RISKY: Final = ("iam:CreateUser", "iam:AttachUserPolicy", "iam:CreateAccessKey")
 _NEEDED: Final = ("ec2:TerminateInstances",)
 _QUARANTINE: Final = "AWSCompromisedKeyQuarantine"
-#: docs.aws.amazon.com/aws-managed-policy/latest/reference, 2026-11: the first has no number
+#: docs.aws.amazon.com/aws-managed-policy/latest/reference has four, from stored copies of the pages; the first,
+#: of 2020, has no number, V4 is of 2026-11-06. A later one would not be asked for, but seen on the caller
 _VERSIONS: Final = ("", "V2", "V3", "V4")
 _ROTATE: Final = (
     "make a new key, put it where the old one was used, delete the old one, look for what was started with it "

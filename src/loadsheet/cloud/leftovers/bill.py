@@ -10,7 +10,8 @@ from loadsheet.cloud.aws.failures import CallFailed
 from loadsheet.cloud.aws.session import GLOBAL, Account
 from loadsheet.cloud.leftovers.item import clean
 
-#: USD for each request and each further page, aws.amazon.com/aws-cost-management/pricing (2026-11)
+#: USD for each request, aws.amazon.com/aws-cost-management/aws-cost-explorer/pricing (from a stored copy of the page,
+#: 2026-11-30); that each further page is one more request is as recalled
 COST: Final = 0.01
 _GROUPS: Final = (("SERVICE", "REGION"), ("SERVICE", "USAGE_TYPE"))
 _PAGES: Final = 5  # of each question, at most

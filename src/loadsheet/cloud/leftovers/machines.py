@@ -9,7 +9,7 @@ from typing import Final
 from loadsheet.cloud.leftovers.item import Item, command, moment
 from loadsheet.cloud.leftovers.registry import Place, kind
 
-#: families with accelerators, docs.aws.amazon.com/ec2 "Amazon EC2 accelerated computing instances" (2026-11)
+#: families with accelerators: GPUs, Trainium, Inferentia, Gaudi, media, FPGA; as recalled, all in moto 5.2.5's types
 _GPU: Final = re.compile(r"(p|g|gr|trn|inf|dl|vt|f)[0-9]")
 _GONE: Final = ("terminated", "shutting-down")
 
