@@ -86,6 +86,15 @@ def test_the_last_attempt_that_says_nothing(tmp_path: Path) -> None:
     assert exposure(tmp_path, NAME).ends == {"vanished": 1}
 
 
+def test_an_attempt_that_never_began(tmp_path: Path) -> None:
+    """It ended 20 s after its process began, before its first step: paid for, but nobody knows who ended it."""
+    path = make(tmp_path, [{"hours": 2.0}, {"hours": 3.0}])
+    record = {"attempt": 3, "started": START + 9 * HOUR, "time": START + 9 * HOUR + 20}
+    (path / "provenance" / "attempt-0003.json").write_text(json.dumps(record))
+    found = exposure(tmp_path, NAME)
+    assert (found.ends, found.seconds) == ({"vanished": 2, "not begun": 1}, 5 * HOUR + 20)
+
+
 def test_an_attempt_that_runs_is_open(tmp_path: Path) -> None:
     """While a living process holds the lock, its hours count and no interruption does."""
     path = make(tmp_path, [{"hours": 2.0}, {"hours": 3.0}])

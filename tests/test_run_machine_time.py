@@ -1,4 +1,4 @@
-"""Hours are counted by one rule: in `runs list` and in `close`, for a process with one run and with several."""
+"""Hours are counted by one rule: in `runs list`, `close` and `odds --history`, for one run or several a process."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from closing_runs import BEGAN, entry, event, finished, life, write
 
 from loadsheet.closing.evidence import gather
+from loadsheet.history.exposure import exposure
 from loadsheet.history.rows import read_row
 from loadsheet.run.machine_time import START_UP, alive, working_since
 
@@ -45,11 +46,12 @@ def test_only_the_first_run_of_a_process_began_with_it() -> None:
     assert working_since(now + 2 * START_UP + 1e6, first=True) == now + 2 * START_UP + 1e6
 
 
-def test_list_and_close_say_the_same_hours(tmp_path: Path) -> None:
+def test_list_close_and_odds_say_the_same_hours(tmp_path: Path) -> None:
     """310 s by hand: 10 s before the first line the process began; and a killed attempt, of which only a record is."""
     path = finished(tmp_path / "one")
     assert gather(path).seconds == 310
     assert read_row(path).seconds == 310
+    assert exposure(tmp_path, str(path)).seconds == 310
     lines = [*life(1, 0, BEGAN, *range(20)), *life(2, 10, BEGAN + 900, *range(10, 100))]
     lines.append(event("checkpoint", 2, BEGAN + 1150, step=100, bytes=1, stall=0.0, total=0.0))
     path = write(
@@ -64,6 +66,7 @@ def test_list_and_close_say_the_same_hours(tmp_path: Path) -> None:
     (path / "done.json").write_text(json.dumps({"steps": 100, "attempt": 2, "time": BEGAN + 1150}))
     assert gather(path).seconds == (30 + 50) + (20 + 260)
     assert read_row(path).seconds == (30 + 50) + (20 + 260)
+    assert exposure(tmp_path, str(path)).seconds == (30 + 50) + (20 + 260)
 
 
 def test_a_process_with_two_runs_counts_no_second_twice(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """How long a run's machines stayed, and how often they went: what `odds --history` learns from.
 
-An attempt lasts from the start that its provenance states to its last line in the log. How it ended stands
-in the log, or does not: an attempt that says nothing and was followed by another has vanished (killed,
-power, a machine taken without notice). Ctrl-C and errors of the script are no interruptions of the machine;
-SIGTERM and SIGUSR1 are counted as such, whoever sent them.
+The hours are those of `runs list` and `close`: see `run.machine_time`. How an attempt ended stands in the log,
+or does not: an attempt that says nothing and was followed by another has vanished (killed, power, a machine
+taken without notice). Ctrl-C and errors of the script are no interruptions of the machine; SIGTERM and SIGUSR1
+are counted as such, whoever sent them. Of an attempt that ended before its first step nobody knows why (mostly
+an error in the script): its hours count, and no interruption.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from loadsheet.errors import BadInput, LoadsheetError
 from loadsheet.history.index import find
 from loadsheet.history.inside import Inside
 from loadsheet.history.logs import Quiet, summarise
+from loadsheet.history.rows import Notes, attempt_numbers
 
 #: ends of attempts that are interruptions of the machine
 COUNTED: Final = ("notice", "signal", "vanished")
-_PROVENANCE_BYTES: Final = 16 << 20
 _MEASURED_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """What a run has seen of its machines, seconds; None where it has not measured something."""
+    """What a run has seen of its machines; times in seconds, None where it has not measured something."""
 
     path: Path
     seconds: float  # for which a machine was there
-    ends: dict[str, int]  # notice, signal, vanished, by hand, error, done, open: how many attempts
+    ends: dict[str, int]  # notice, signal, vanished, by hand, error, done, open, not begun: how many attempts
     save_stall: float | None
     save_total: float | None
     step: float | None
@@ -67,14 +68,18 @@ def exposure(root: str | os.PathLike[str], word: str) -> Exposure:
                 said[attempt] = _kind(event)
     if not times:
         raise BadInput(f"history: got `{row.path}` with an empty log, expected a run that was started")
-    seconds, ends = 0.0, Counter[str]()
-    newest, done = max(times), _done(inside)
-    for attempt, (first, last) in sorted(times.items()):
-        seconds += max(last - min(_begun(inside, attempt) or first, first), 0.0)
-        finished = done is not None and attempt >= done  # what is started after that finds it done
-        ends["done" if finished else said.get(attempt) or _unsaid(attempt == newest, row.state)] += 1
-    measured = _measured(inside)
-    return Exposure(row.path, seconds, dict(ends), *measured)
+    ends = Counter[str]()
+    attempts = sorted({*times, *attempt_numbers(inside, Notes())})
+    done = _done(inside)
+    for attempt in attempts:
+        newest = attempt == attempts[-1]
+        if done is not None and attempt >= done:  # what is started after that finds it done
+            ends["done"] += 1
+        elif attempt in times or (newest and row.state == "running"):
+            ends[said.get(attempt) or _unsaid(newest, row.state)] += 1
+        else:
+            ends["not begun"] += 1
+    return Exposure(row.path, row.seconds, dict(ends), *_measured(inside))
 
 
 def _kind(event: dict[str, Any]) -> str:
@@ -93,14 +98,6 @@ def _unsaid(newest: bool, state: str) -> str:
     if not newest:
         return "vanished"
     return {"done": "done", "running": "open", "failed": "error"}.get(state, "vanished")
-
-
-def _begun(inside: Inside, attempt: int) -> float | None:
-    try:
-        found = inside.json(f"provenance/attempt-{attempt:04d}.json", _PROVENANCE_BYTES).get("time")
-    except (FileNotFoundError, LoadsheetError):
-        return None
-    return _positive(found)
 
 
 def _done(inside: Inside) -> int | None:
