@@ -11,6 +11,7 @@ from history_runs import BEGUN, aged, written
 from terminal import answered, refused, run
 
 from loadsheet.history.rows import read_row
+from loadsheet.history.story import read_story
 from loadsheet.run.lock import RunLock
 
 
@@ -85,6 +86,33 @@ def test_nothing_is_unsaved_of_a_run_that_is_done_or_empty(tmp_path: Path) -> No
     (empty / "provenance" / "attempt-0001.json").unlink()
     over = interrupted(tmp_path, 20, steps=21, total=20)
     assert [read_row(path).unsaved_steps for path in (done, empty, over)] == [0, 0, 0]
+
+
+def test_what_is_logged_after_the_loop_is_no_step(tmp_path: Path) -> None:
+    """60 of 60 steps and a test loss after them, but no last checkpoint: 60 of 60, of which 20 run again."""
+    path = interrupted(tmp_path, 40, steps=61)
+    aged(tmp_path)
+    for _ in range(2):  # read from the files, then from the index
+        (row,) = listed(tmp_path)
+        assert (row["state"], row["step"], row["unsaved_steps"]) == ("interrupted", 60, 20)
+    assert "60, saved to 40" in answered("runs", "list", "--runs", str(tmp_path)).stdout
+    shown = answered("runs", "show", path.name, "--runs", str(tmp_path)).stdout
+    assert "interrupted after 60 steps" in shown
+    assert "61" not in shown.partition("metrics")[0].replace(path.name, "")
+    assert "★" not in shown  # it was killed: nothing says that it is complete
+
+
+def test_a_done_run_that_is_started_again_has_lost_no_step(tmp_path: Path) -> None:
+    """The second attempt finds all 20 steps done; the loss that the first logged after them is no step run again."""
+    path = interrupted(tmp_path, 20, steps=21, total=20)
+    (path / "done.json").write_text(json.dumps({"steps": 20, "attempt": 1, "time": BEGUN + 21}))
+    with (path / "log.jsonl").open("a") as log:
+        log.write(json.dumps({"event": "resume", "attempt": 2, "time": BEGUN + 99, "from": 20}) + "\n")
+        log.write(json.dumps({"event": "steps", "attempt": 2, "time": BEGUN + 99, "total": 20}) + "\n")
+        log.write(json.dumps({"step": 20, "attempt": 2, "time": BEGUN + 99, "loss": 1.0}) + "\n")
+    row = read_row(path)
+    assert (row.state, row.step, row.lost_steps, row.resumes) == ("done", 20, 0, 1)
+    assert read_story(row).repeated == 0
 
 
 def test_a_run_that_ends_in_nan_is_marked(tmp_path: Path) -> None:

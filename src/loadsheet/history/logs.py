@@ -52,7 +52,8 @@ class LogSummary:
 
     `last_step` is the highest step of which a record counts (−1: none), `times` the first and last line of
     each attempt, `ending` the event after which nothing more was logged, `planned` the steps that the
-    newest attempt was to make. `lost_steps` were logged, and run again after an interruption.
+    newest attempt was to make. `lost_steps` were logged, and run again after an interruption. What is logged
+    after the loop stands at step `planned`: `reached` leaves it out.
     """
 
     last_step: int = _NOT_YET
@@ -64,6 +65,11 @@ class LogSummary:
     planned: int | None = None
     ending: str = ""
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def reached(self) -> int:
+        """Steps that were completed, as far as records tell."""
+        return self.last_step + 1 if self.planned is None else min(self.last_step + 1, self.planned)
 
 
 @dataclass(slots=True)
@@ -191,7 +197,8 @@ class _Fold:
             self.found.attempt = life[0]
             summary.resumes += self.found.lives > 0
             self.found.lives += 1
-            summary.lost_steps = min(summary.lost_steps + max(self._highest + 1 - start, 0), _NEVER)
+            done = self._highest + 1 if summary.planned is None else min(self._highest + 1, summary.planned)
+            summary.lost_steps = min(summary.lost_steps + max(done - start, 0), _NEVER)
             self._highest = min(self._highest, start - 1)
             summary.resumed_from = start
             summary.ending = ""

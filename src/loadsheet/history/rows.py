@@ -151,9 +151,9 @@ def _row(
         notes.add(f"done.json: got steps {shorten(total)}, expected a whole number from 0 on")
         total = None
     attempts = max([len(starts), *starts, *log.times], default=0)
-    step = max(log.last_step + 1, log.resumed_from, *checkpoints, 0)
+    step = max(log.reached, log.resumed_from, *checkpoints, 0)
     if total is not None and log.last_step <= total and step <= total + 1:
-        step = total  # what is logged after the loop belongs to step `total`
+        step = total  # a log that does not say what was planned, and what was logged after the loop
     times = [time for pair in log.times.values() for time in pair]
     begun = [unix_time(record.get("time")) for record in starts.values()]
     times += [time for time in begun if time is not None]
@@ -232,8 +232,7 @@ def _unsaved(
     saved = max(checkpoints, default=0)
     if saved < log.resumed_from:
         return None  # it went on from a checkpoint that is not here, so another one may be elsewhere
-    reached = step if log.planned is None else min(step, log.planned)  # what follows the loop is no step
-    return max(reached - saved, 0)
+    return max(step - saved, 0)
 
 
 def _state(

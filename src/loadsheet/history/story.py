@@ -137,6 +137,8 @@ def _read(reader: Reader, story: Story) -> None:
                     life.end = step + 1
                     life.seen = unix_time(record.get("time")) or life.seen
     for key, life in lives.items():
+        if life.planned is not None:  # what is logged after the loop is no step
+            life.end = max(min(life.end, life.planned), life.begin)
         limit = min(limits.of(key), 1 << 62)
         life.lost = max(life.end - max(limit, life.begin), 0)
 
@@ -206,7 +208,7 @@ def _ends(story: Story, row: RunRow) -> None:
             continue
         if last and row.state == "running":
             life.ending = "running"
-        elif (last and row.state == "done") or (life.planned is not None and life.end >= life.planned):
+        elif row.state == "done" if last else _complete(life, story.lives[at + 1]):
             life.ending = "done"
         elif not last and story.lives[at + 1].attempt == life.attempt:
             life.ending = "done"  # a second loop in the same process
@@ -226,6 +228,11 @@ def _ends(story: Story, row: RunRow) -> None:
         times = [time for time in (_done_time(row), *saved) if time is not None]
         text = f"done: {row.total:,} steps"
         story.events.append(Event("done", text, None, max(times, default=None), row.total))
+
+
+def _complete(life: Life, after: Life) -> bool:
+    """Whether a life came to its end: the next one found its last state."""
+    return life.planned is not None and after.begin >= life.planned
 
 
 def _done_time(row: RunRow) -> float | None:

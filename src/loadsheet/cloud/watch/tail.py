@@ -99,11 +99,12 @@ class Tail:
 
     def _record(self, record: dict[str, Any]) -> None:
         p = self.progress
-        p.step, p.attempt = record["step"], record["attempt"]
+        step, p.attempt = record["step"], record["attempt"]
+        p.step = step if p.total is None else min(step, p.total - 1)  # what follows the loop is no step
         p.records += 1
         value = record.get(self.metric)
         if isinstance(value, int | float) and not isinstance(value, bool):
             try:
-                p.values.append((p.step, float(value)))
+                p.values.append((step, float(value)))
             except OverflowError:
-                p.values.append((p.step, math.inf))
+                p.values.append((step, math.inf))
