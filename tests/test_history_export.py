@@ -214,6 +214,23 @@ def test_markdown_of_seeds(left: Path) -> None:
     assert "Left out: " in lines[-1]
 
 
+def test_markdown_of_seeds_with_those_that_are_not_done(left: Path) -> None:
+    """--unfinished lets the run count that broke off, as in `list --groups`; without --seeds it has no use."""
+    options = ("--metric", "loss", "--mode", "min", "--unfinished")
+    (broken,) = [path.name for path in left.glob("*/") if find(left, path.name).config["lr"] == 0.5]
+    lines = exported(left, "--to", "markdown", "--seeds", *options).splitlines()
+    (line,) = [cells(line) for line in lines if line.startswith("|") and cells(line)[1] == "0.5"]
+    least = min(ls.read_log(left / broken)["loss"])
+    assert (line[cells(lines[0]).index("n")], float(line[3])) == ("1", pytest.approx(least, rel=1e-5))
+    assert "done or not" in lines[-1]
+    assert "Left out" not in lines[-1]
+    listed = json.loads(answered("runs", "list", "--groups", *options, "--runs", str(left), "--json").stdout)
+    assert sorted(group["n"] for group in listed["groups"]) == [1, 3]
+    refused(
+        "runs", "export", "--runs", str(left), "--to", "markdown", "--unfinished", words="without --seeds"
+    )
+
+
 def test_markdown_is_escaped(tmp_path: Path) -> None:
     """Nothing in a config breaks the table or is read as markup."""
     for n, text in enumerate(("a|b", "<script>", "*x*\n`y`", "@someone #1")):

@@ -95,14 +95,14 @@ def _steps(row: RunRow) -> str:
 
 
 def markdown_groups(
-    rows: Sequence[RunRow], measures: Sequence[Measure], seed_keys: Sequence[str]
+    rows: Sequence[RunRow], measures: Sequence[Measure], seed_keys: Sequence[str], *, unfinished: bool = False
 ) -> list[str]:
     """One line for each group of runs that differ only in their seed: mean ± standard deviation, n, range, time.
 
-    Only runs that are done count; those that do not are named below the table, with the reason.
+    The runs that `seeds.group` counts; those that do not count are named below the table, with the reason.
     """
-    of_measure = [group(rows, measure, seed_keys) for measure in measures]
-    groups = of_measure[0] if of_measure else group(rows, None, seed_keys)
+    of_measure = [group(rows, measure, seed_keys, unfinished=unfinished) for measure in measures]
+    groups = of_measure[0] if of_measure else group(rows, None, seed_keys, unfinished=unfinished)
     order = sorted(range(len(groups)), key=lambda at: _rank(groups[at], measures[:1]))
     groups = [groups[at] for at in order]
     of_measure = [[found[at] for at in order] for found in of_measure]
@@ -119,9 +119,8 @@ def markdown_groups(
             line += _spread(found[at].spread)
         body.append([*line, format_duration(sum(row.seconds for row in each.members))])
     lines = table_lines([*head, "machine time"], body)
-    said = [
-        "A group is runs that differ only in the seed: mean ± standard deviation (n − 1), over those that are done."
-    ]
+    over = "all that logged it, done or not" if unfinished else "those that are done"
+    said = [f"A group is runs that differ only in the seed: mean ± standard deviation (n − 1), over {over}."]
     if any(measure.defaulted & {"metric", "mode"} for measure in measures):
         said.append(_STAR)
     left = [f"{name} ({why})" for found in of_measure for each in found for name, why in each.left_out]

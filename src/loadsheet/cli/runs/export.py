@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from loadsheet.history.rows import RunRow
 
 _FORMATS = ("markdown", "csv", "json", "tensorboard", "safetensors")
-_OF_WEIGHTS = ("--checkpoint", "--name", "--mode")
+#: of `--seeds`: further names of seeds, and whether runs that are not done count
+_Seeds = tuple[Sequence[str], bool] | None
 
 
 @click.command(name="export")
@@ -39,6 +40,7 @@ _OF_WEIGHTS = ("--checkpoint", "--name", "--mode")
 )
 @click.option("--seeds", is_flag=True, help="markdown: one line for runs that differ only in their seed.")
 @seed_key_option
+@click.option("--unfinished", is_flag=True, help="With --seeds: let runs count that are not done.")
 @click.option("--checkpoint", metavar="WHICH", help="safetensors: `latest`, `best` or a step. [latest]")
 @click.option("--name", help="safetensors: the name the module was kept under. [`model`, or the only one]")
 @click.option("--json", "as_json", is_flag=True, help="Say as JSON what was written (bytes); needs --out.")
@@ -53,6 +55,7 @@ def command(
     mode: str | None,
     seeds: bool,
     seed_key: tuple[str, ...],
+    unfinished: bool,
     checkpoint: str | None,
     name: str | None,
     as_json: bool,
@@ -70,7 +73,12 @@ def command(
     A file is there whole or not at all.
     """
     _check(form, out, metric, mode, seeds, checkpoint, name, as_json)
-    keys = list(seed_key) if seeds else None
+    if unfinished and not seeds:
+        raise BadInput(
+            "--unfinished: got it without --seeds, expected both",
+            "without --seeds every run has a line of its own",
+        )
+    keys = (seed_key, unfinished) if seeds else None
     progress = Progress()
     try:
         rows = rows_of(root, run, where)
@@ -132,7 +140,7 @@ def _check(
 
 
 def _parts(
-    form: str, rows: Sequence[RunRow], metric: Sequence[str], mode: str | None, keys: Sequence[str] | None
+    form: str, rows: Sequence[RunRow], metric: Sequence[str], mode: str | None, keys: _Seeds
 ) -> Iterator[bytes]:
     """The file, in pieces that end where a line may end."""
     from loadsheet.history import export
@@ -142,17 +150,18 @@ def _parts(
     return export.csv_parts(rows) if form == "csv" else export.json_parts(rows)
 
 
-def _markdown(
-    rows: Sequence[RunRow], metric: Sequence[str], mode: str | None, keys: Sequence[str] | None
-) -> bytes:
-    """The table; with `keys` (further names of seeds) a line for each group of seeds."""
+def _markdown(rows: Sequence[RunRow], metric: Sequence[str], mode: str | None, keys: _Seeds) -> bytes:
+    """The table; with `keys` a line for each group of seeds."""
     from loadsheet.history.export_table import markdown, markdown_groups
     from loadsheet.history.measures import choose
 
     asked: list[str | None] = [*dict.fromkeys(metric)] if metric else [None]
     chosen = [choose([row.metrics for row in rows], name, mode) for name in asked]
     measures = [measure for measure in chosen if measure is not None]
-    lines = markdown(rows, measures) if keys is None else markdown_groups(rows, measures, keys)
+    if keys is None:
+        return ("\n".join(markdown(rows, measures)) + "\n").encode()
+    seed_keys, unfinished = keys
+    lines = markdown_groups(rows, measures, seed_keys, unfinished=unfinished)
     return ("\n".join(lines) + "\n").encode()
 
 
