@@ -94,7 +94,7 @@ class World:
         """An empty account, and nothing changed at the door."""
         from moto.backends import get_backend
 
-        for name in ("ec2", "iam", "sts", "budgets", "s3"):
+        for name in ("ec2", "iam", "sts", "budgets", "s3", "organizations"):
             get_backend(name).reset()
         self.answers.clear()
         self.calls.clear()

@@ -513,8 +513,8 @@ def test_the_policy_allows_exactly_what_is_called(
 
 def test_nothing_may_be_looked_at(world: World, tmp_path: Path, quick: None) -> None:  # noqa: F811
     """An account that refuses all: every check is unknown and names a permission; none is ok."""
-    for service in ("iam", "ec2", "budgets", "service-quotas", "s3"):
-        is_json = service in {"budgets", "service-quotas"}
+    for service in ("iam", "ec2", "budgets", "service-quotas", "s3", "organizations"):
+        is_json = service in {"budgets", "service-quotas", "organizations"}
         world.answer(
             service, Refusal("AccessDeniedException" if is_json else "AccessDenied", 400 if is_json else 403)
         )

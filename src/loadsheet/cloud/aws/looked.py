@@ -212,6 +212,20 @@ def attached(context: Context) -> list[tuple[str, str, str]]:
     return context.once("aws attached", find)
 
 
+def machines(context: Context, region: str) -> list[dict[str, Any]]:
+    """The instances of a region as `describe_instances` gives them, without those that are terminated."""
+
+    def find() -> list[dict[str, Any]]:
+        states = ["pending", "running", "stopping", "stopped"]
+        wanted = [{"Name": "instance-state-name", "Values": states}]
+        rows = account(context).items(
+            "ec2", "describe_instances", "Reservations", region=region, Filters=wanted
+        )
+        return [machine for row in rows for machine in row.get("Instances") or ()]
+
+    return context.once(f"aws machines {region}", find)
+
+
 def shown(values: Any, most: int = 6) -> str:
     """A list of names on one line, cut."""
     names = [one_line(str(value))[:80] for value in values]

@@ -1,4 +1,4 @@
-"""Amazon: who asks, with which rights, and whether Amazon itself thinks that a key is public."""
+"""Amazon: who asks, with which rights, in whose organisation, and whether Amazon thinks that a key is public."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from loadsheet.cloud.aws.failures import CallFailed
 from loadsheet.cloud.aws.looked import Caller, account, attached, caller, shown
+from loadsheet.cloud.aws.session import GLOBAL
 from loadsheet.cloud.checklist import CannotLook, Result, fail, not_applicable, ok, unknown, warn
 from loadsheet.cloud.context import Context
 from loadsheet.cloud.registry import check
@@ -108,6 +109,39 @@ def _simulated(context: Context, found: Caller, refused: str) -> Result:
         text = "may not end machines (ec2:TerminateInstances), as far as the simulator knows without tags"
         return warn(row, text, *notes, next="allow it: else you cannot stop the bill")
     return ok(row, *notes)
+
+
+@check(
+    "aws.organisation",
+    phase="before",
+    needs="account",
+    slow=True,
+    why="what an organisation forbids its accounts stands in none of their own policies, and one account pays for all",
+)
+def organisation(context: Context) -> Result:
+    """Whether the account stands alone, belongs to an organisation, or manages one; what may hold from there."""
+    found = caller(context)
+    try:
+        answer = account(context).call("organizations", "describe_organization", region=GLOBAL)
+    except CallFailed as error:
+        if error.code != "AWSOrganizationsNotInUseException":
+            raise
+        return ok("the account belongs to no organisation: only its own policies and budgets hold")
+    about = answer.get("Organization") or {}
+    name, manager, features = (str(about.get(key, "")) for key in ("Id", "MasterAccountId", "FeatureSet"))
+    if not name or not manager:
+        raise CannotLook("the answer does not say which organisation, or who manages it")
+    row = {"organisation": name, "manager": manager, "features": features}
+    if manager == found.account:
+        text = f"this account manages the organisation {name}: its policies (SCPs) do not hold here"
+        return warn({"fact": text, **row}, next="rent in another account of the organisation")
+    policies = "what the organisation's policies (SCPs) refuse is refused here whatever IAM allows: they are not seen"
+    if features == "CONSOLIDATED_BILLING":
+        policies = "it is there for the bill alone (CONSOLIDATED_BILLING): no policies (SCPs) of it hold here"
+    budgets = f"its budgets may stand in {manager}, which pays: `aws.budget` sees those of this account only"
+    return ok(
+        {"fact": f"an account of the organisation {name}, managed by {manager}", **row}, policies, budgets
+    )
 
 
 @check(
