@@ -231,7 +231,8 @@ def _memory(sides: Sides) -> list[Row]:
     name = "peak_host_bytes" if sides.on_cpu else "peak_device_bytes"
     found = e.highest(name)
     predicted_peak, note = estimate_of(memory, "peak_bytes"), ""
-    copy = e.highest("save_bytes")
+    # another trainer writes its checkpoints from the state itself
+    copy = None if any(life.elsewhere for life in e.lives) else e.highest("save_bytes")
     if sides.on_cpu and predicted_peak is not None and copy:
         predicted_peak, note = (
             predicted_peak + copy,

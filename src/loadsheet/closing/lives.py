@@ -30,6 +30,7 @@ class Life:
     saves: list[tuple[int, int | None, float | None, float | None]] = field(default_factory=list)
     ending: Ending = "killed"  # until it says otherwise
     reason: str = ""
+    elsewhere: bool = False  # its checkpoints are those of another trainer
 
     @property
     def executed(self) -> int:
@@ -100,6 +101,7 @@ def _event(lives: list[Life], event: dict[str, Any]) -> None:
     elif name == "checkpoint" and type(step) is int:
         nbytes = event.get("bytes")
         size = nbytes if type(nbytes) is int else None
+        life.elsewhere |= event.get("elsewhere") is True
         life.saves.append((step, size, _number(event.get("stall")), _number(event.get("total"))))
     elif name == "stopped":
         life.reason = str(event.get("reason", ""))[:200]

@@ -28,7 +28,7 @@ __all__ = ["Metric", "RunRow", "find", "run_paths", "runs", "scan"]
 
 INDEX: Final = ".loadsheet-index.sqlite"
 #: of the table and of what its columns hold; another number is another index, made anew
-_VERSION: Final = 5
+_VERSION: Final = 6
 _MOST_BYTES: Final = 2 << 30  # of an index; no honest one comes near
 #: a config.json alone is many things: other programs write one too
 _SIGNS: Final = ("log.jsonl", "provenance", "done.json", "measured.json")

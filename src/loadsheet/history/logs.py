@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import lt
 from pathlib import Path
 from typing import Any, Final
@@ -63,6 +63,8 @@ class LogSummary:
     resumes: int = 0
     lost_steps: int = 0
     planned: int | None = None
+    #: the newest checkpoint that another trainer keeps by itself, by its step; None: this log tells of none
+    saved_elsewhere: int | None = None
     ending: str = ""
     problems: list[str] = field(default_factory=list)
 
@@ -115,9 +117,7 @@ def read_pass(path: Path, earlier: Pass | None = None) -> Pass:
 def summary_of(found: Pass) -> LogSummary:
     """The summary of a pass, the values of its last step counted in; the pass itself stays as it is."""
     s = found.summary
-    summary = LogSummary(
-        s.last_step, s.resumed_from, {}, s.times, s.resumes, s.lost_steps, s.planned, s.ending, [*s.problems]
-    )
+    summary = replace(s, metrics={}, problems=[*s.problems])
     for name, m in s.metrics.items():
         summary.metrics[name] = copy.copy(m)
     for name, value in found.pending.items():
@@ -201,10 +201,16 @@ class _Fold:
             summary.lost_steps = min(summary.lost_steps + max(done - start, 0), _NEVER)
             self._highest = min(self._highest, start - 1)
             summary.resumed_from = start
+            if summary.saved_elsewhere is not None:
+                summary.saved_elsewhere = start
             summary.ending = ""
         elif name == "steps":
             total = event.get("total")
             summary.planned = total if type(total) is int and 0 <= total < _NEVER else None
+        elif name == "checkpoint" and event.get("elsewhere") is True:
+            step = event.get("step")
+            if type(step) is int and 0 <= step < _NEVER:
+                summary.saved_elsewhere = max(summary.saved_elsewhere or 0, step)
         elif name in ("stopped", "left"):
             summary.ending = str(name)
 

@@ -229,7 +229,7 @@ def _unsaved(
         return 0
     if any(line.startswith(("checkpoints", "log.jsonl: got", "the directory")) for line in notes.lines):
         return None
-    saved = max(checkpoints, default=0)
+    saved = max(*checkpoints, log.saved_elsewhere or 0, 0)
     if saved < log.resumed_from:
         return None  # it went on from a checkpoint that is not here, so another one may be elsewhere
     return max(step - saved, 0)

@@ -26,6 +26,7 @@ from typing import Any
 
 from accelerate.state import GradientState
 from accelerate.tracking import GeneralTracker, on_main_process
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from loadsheet.errors import BadInput
 from loadsheet.integrations.record import Record, merged, nbytes_of, plain
@@ -59,6 +60,7 @@ class LoadsheetTracker(GeneralTracker):
         self._root, self._config, self._exclude, self._sheet = root, config, tuple(exclude), sheet
         self._values: Mapping[str, Any] = {}
         self._total: int | None = None
+        self._stepped = False  # an optimizer has, since the batch came
 
     @property
     def tracker(self) -> Record | None:
@@ -120,12 +122,20 @@ class LoadsheetTracker(GeneralTracker):
         if record is not None:
             record.leave_step()  # the loop before this was left by `break`
             record.mark()
-        for batch in loader:
-            if record is not None:
-                record.begin_step()
-            yield batch
-            if record is not None and gradients.sync_gradients:
-                record.end_step()
+        watching = register_optimizer_step_post_hook(self._step)
+        try:
+            for batch in loader:
+                if record is not None:
+                    record.begin_step()
+                self._stepped = False
+                yield batch
+                if record is not None and gradients.sync_gradients:
+                    record.end_step()
+        finally:
+            watching.remove()
+
+    def _step(self, *_: object) -> None:
+        self._stepped = True
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -142,7 +152,7 @@ class LoadsheetTracker(GeneralTracker):
         began = time.perf_counter()
         yield
         if self.record is not None:
-            self.record.end_save(0 if path is None else nbytes_of(path), began)
+            self.record.end_save(0 if path is None else nbytes_of(path), began, stepped=self._stepped)
 
 
 def _is_main() -> bool:

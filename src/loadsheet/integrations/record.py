@@ -156,18 +156,23 @@ class Record:
         if not self._inside:
             self.mark()
 
-    def end_save(self, nbytes: int = 0, began: float | None = None) -> None:
-        """A checkpoint of theirs was written since the last mark (or since `began`): training waited for it."""
+    def end_save(self, nbytes: int = 0, began: float | None = None, *, stepped: bool = False) -> None:
+        """A checkpoint of theirs was written since the last mark (or since `began`): training waited for it.
+
+        `stepped`: the step under way has been made, and is in it.
+        """
         seconds = time.perf_counter() - (self._marked if began is None else began)
-        self._saves.append(SaveTimes(self.completed, nbytes, seconds, seconds))
+        step = self.completed + (stepped and self._inside)
+        self._saves.append(SaveTimes(step, nbytes, seconds, seconds))
         self._try(
             lambda: self._log.event(
-                "checkpoint", step=self.completed, bytes=nbytes, stall=seconds, total=seconds
+                "checkpoint", step=step, bytes=nbytes, stall=seconds, total=seconds, elsewhere=True
             )
         )
         self._try(self._measure)
-        if self._inside:
+        if self._inside:  # no part of the step, nor of an evaluation: `save_stall_sum_seconds` has it
             self._clock.aside(seconds)
+            self._clock.aside_seconds -= seconds
         else:
             self.mark()
 

@@ -156,6 +156,10 @@ def config_of(args: Any, model: Any, loader: Any = None) -> tuple[dict[str, Any]
         if (found := getattr(model, name, None)) is not None:
             described[name] = _said(plain(found))
     if isinstance(described.get("config"), dict):
+        # saving a model writes these two into its config: the same object would be another experiment afterwards
+        described["config"].pop("architectures", None)
+        if (dtype := getattr(model, "dtype", None)) is not None:
+            described["config"]["dtype"] = str(dtype).removeprefix("torch.")
         described["config"].pop("transformers_version", None)
     config: dict[str, Any] = {"trainer": "transformers", "training": training, "model": described}
     with contextlib.suppress(AttributeError, TypeError):  # a stream has no length

@@ -140,7 +140,7 @@ def _cells(
 def _steps(row: RunRow) -> str:
     """How far it came, of how many, and where it would go on if the last of its steps are not saved."""
     text = f"{row.step:,}" if row.goal in (None, row.step) else f"{row.step:,}/{row.goal:,}"
-    return f"{text}, saved to {max(row.checkpoints, default=0):,}" if row.unsaved_steps else text
+    return f"{text}, saved to {row.step - row.unsaved_steps:,}" if row.unsaved_steps else text
 
 
 def ends_in(row: RunRow, measure: Measure | None) -> str | None:

@@ -69,7 +69,7 @@ def _head(found: Account, room: int) -> list[str]:
         parts.append(f"{row.lost_steps:,} {_plural('step', row.lost_steps)} run again")
     if row.unsaved_steps:
         parts.append(
-            f"saved to {max(row.checkpoints, default=0):,}: {row.unsaved_steps:,} "
+            f"saved to {row.step - row.unsaved_steps:,}: {row.unsaved_steps:,} "
             f"{_plural('step', row.unsaved_steps)} will be run again"
         )
     return [
