@@ -138,6 +138,42 @@ def test_cost_of_an_estimate_and_of_an_array() -> None:
     assert training_cost(np.array([1.0, 2.0]), Price(3.0)).amount.tolist() == [3.0, 6.0]
 
 
+@pytest.mark.parametrize(
+    ("hours", "gpus", "unit", "expected"),
+    [
+        (1.5, 1, 3600.0, 4.0),  # 1.5 h: two hours
+        (6.0, 4, 3600.0, 16.0),  # 1.5 h on each of four: two hours, eight GPU hours
+        (2.0, 1, 3600.0, 4.0),  # two hours are two
+        (100 / 3600, 1, 60.0, 4 / 60),  # 100 s: two minutes
+        (100 / 3600, 1, 1.0, 200 / 3600),
+        (100 / 3600, 1, None, 200 / 3600),
+        (0.0, 8, 3600.0, 0.0),
+    ],
+)
+def test_started_units_of_a_run(hours: float, gpus: int, unit: float | None, expected: float) -> None:
+    """By hand at 2 an hour and GPU; a unit is started by all GPUs together, not by the sum of their hours."""
+    price = Price(2.0, billing_seconds=unit)
+    assert training_cost(hours, price, gpus=gpus).amount == pytest.approx(expected, rel=1e-12)
+
+
+def test_started_units_have_their_working() -> None:
+    """Low, middle and high are rounded each for itself; arrays too; the working says by what."""
+    price = Price(3.0, "USD", billing_seconds=3600.0)
+    cost = training_cost(Estimate(0.5, 1.0, 1.25, "MFU"), price)
+    assert cost.estimate == Estimate(3.0, 3.0, 6.0, "MFU")
+    working = "⌈3,600·hours/(gpus·unit)⌉·unit/3,600·gpus·price = ⌈3,600·1/(1·3,600)⌉·3,600/3,600·1·3"
+    assert cost.working == working
+    assert training_cost(np.array([1.0, 1.5]), price, gpus=2).amount.tolist() == [6.0, 6.0]
+
+
+def test_the_unit_of_the_cheapest() -> None:
+    """It comes with the price; of two that cost the same the smaller unit is taken, wherever it stands."""
+    hour, second = (PriceRow("t4", 1.0, billing_seconds=unit) for unit in (3600.0, 1.0))
+    for rows in ((hour, second), (second, hour)):
+        assert cheapest(rows, "t4").billing_seconds == 1.0
+    assert cheapest([hour, PriceRow("t4", 1.1, billing_seconds=1.0)], "t4").billing_seconds == 3600.0
+
+
 @pytest.mark.parametrize("hours", [-1, float("nan"), float("inf"), Estimate(-1, 2, 3)])
 def test_cost_of_impossible_hours(hours: object) -> None:
     """Negative, endless and undefined hours are refused."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import logging
+import math
 import sys
 import urllib.error
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from loadsheet.ledger import Estimate
 from loadsheet.money import hunted
 from loadsheet.money import price_file as files
 from loadsheet.money.hunted import hunt, identify
-from loadsheet.money.offers import Freshness, billed_seconds, cheapest_first, offer
-from loadsheet.money.price import PriceRow
+from loadsheet.money.offers import Freshness, cheapest_first, offer
+from loadsheet.money.price import PriceRow, billed_seconds
 from loadsheet.money.price_file import price_file
 
 HEAD = (
@@ -256,6 +257,57 @@ def test_the_order_is_by_cost_not_by_hour() -> None:
 
 
 # --- the command line -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("unit", "seconds"), [("1h", 3600), ("1min", 60), ("1s", 1), ("", None)])
+def test_one_gpu_is_billed_as_an_offer_is(tmp_path: Path, unit: str, seconds: int | None) -> None:
+    """The plan of one GPU and the offers of all say the same cost: started units, by hand, of the seconds they say."""
+    row = f"{line(price='0.85')},{datetime.date.today()},{unit}"
+    file = str(written(tmp_path, row, head=HEAD + ",date,billing_unit"))
+    args = ("plan", "gpt2", "--tokens", "2M", "--price-file", file)
+    (one,) = json.loads(answered(*args, "--gpu", "any", "--json").stdout)["offers"]
+    money = json.loads(answered(*args, "--gpu", "l4", "--json").stdout)["money"]
+    for end in ("low", "mid", "high"):
+        used = money["gpu_hours"][end] * 3600
+        paid = used if seconds is None else math.ceil(used / seconds) * seconds
+        assert money["cost"][end] == pytest.approx(paid / 3600 * 0.85, rel=1e-12)
+        assert money["cost"][end] == pytest.approx(one["cost"][end], rel=1e-12)
+    assert money["billing_unit_seconds"] == seconds
+    text = " ".join(answered(*args, "--gpu", "l4", "--explain").stdout.split())
+    billed = {"1h": "billed by 1.00 h:", "1min": "billed by 1.00 min:", "1s": "billed by 1 s:"}
+    assert all((words in text) is (unit == name) for name, words in billed.items())
+    assert ("⌈3,600·hours/(gpus·unit)⌉·unit/3,600·gpus·price = ⌈3,600·" in text) is bool(unit)
+
+
+def test_a_whole_instance_is_billed_by_the_hour(tmp_path: Path) -> None:
+    """3 GPUs of an 8-GPU instance at 24 an hour, for less than one hour: 24, whatever the GPUs in use."""
+    file = str(written(tmp_path, "l4,24,8,instance,1h", head="gpu,price,gpus,per,billing_unit"))
+    args = ("plan", "gpt2", "--gpu", "l4", "--gpus", "3", "--tokens", "2M", "--price-file", file, "--json")
+    money = json.loads(answered(*args).stdout)["money"]
+    assert 0 < money["gpu_hours"]["high"] < 3
+    assert [money["cost"][end] for end in ("low", "mid", "high")] == pytest.approx([24.0] * 3, rel=1e-12)
+
+
+def test_interruptions_count_time_as_used(tmp_path: Path) -> None:
+    """With `--mtbf` nothing is rounded up, and that is said; without a unit there is nothing to say."""
+    args = (
+        "plan",
+        "gpt2",
+        "--gpu",
+        "l4",
+        "--tokens",
+        "100M",
+        "--mtbf",
+        "5h",
+        "--save",
+        "1min",
+        "--price-file",
+    )
+    said = "hours as used, not in started units of 1.00 h"
+    for unit in ("1h", ""):
+        row = f"{line()},{datetime.date.today()},{unit}"
+        file = str(written(tmp_path, row, head=HEAD + ",date,billing_unit"))
+        assert (said in " ".join(answered(*args, file).stdout.split())) is bool(unit)
 
 
 def _dated(*rows: str) -> tuple[str, ...]:

@@ -12,23 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from loadsheet.ledger import Estimate
-from loadsheet.money.price import PriceRow
+from loadsheet.money.price import PriceRow, billed_seconds
 from loadsheet.units import ceil_div
 
 DAY: Final = 86_400.0  # seconds
 MAX_AGE: Final = 30 * DAY  # prices of GPUs change by the week; a month is the most that is taken as it is
-
-
-def billed_seconds(seconds: Any, unit: float | None) -> Any:
-    """Seconds that are paid where a started unit is paid whole: b = ⌈t/u⌉·u.
-
-    t: `seconds` of use, a number or an array; u: the billing unit in seconds; None or 0: paid as used. A
-    minimum charge, which some providers have, is not in it.
-
-    >>> billed_seconds(5400.0, 3600.0), billed_seconds(5400.0, None)
-    (7200.0, 5400.0)
-    """
-    return ceil_div(seconds, unit) * unit if unit else seconds
 
 
 @dataclass(frozen=True, slots=True)

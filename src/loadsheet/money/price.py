@@ -52,6 +52,7 @@ class Price:
     label: str = ""  # what it buys: provider, region, how many are rented
     source: str = COMMAND_LINE
     flag: str = ""  # why it may not hold any more: "undated", "89 days old"
+    billing_seconds: float | None = None  # a started unit is paid whole; None: time is paid as used
 
     def __str__(self) -> str:
         digits = f"{self.amount:,.4f}".rstrip("0")
@@ -143,6 +144,18 @@ def parse_price(
 # --- what it comes to ------------------------------------------------------------------------------
 
 
+def billed_seconds(seconds: Any, unit: float | None) -> Any:
+    """Seconds that are paid where a started unit is paid whole: b = ⌈t/u⌉·u.
+
+    t: `seconds` of use, a number or an array; u: the billing unit in seconds; None or 0: paid as used. A
+    minimum charge, which some providers have, is not in it.
+
+    >>> billed_seconds(5400.0, 3600.0), billed_seconds(5400.0, None)
+    (7200.0, 5400.0)
+    """
+    return ceil_div(seconds, unit) * unit if unit else seconds
+
+
 def _said(price: Price) -> str:
     return f"price {price.source}" + (f" ({price.label})" if price.label else "")
 
@@ -155,20 +168,36 @@ def _positive(value: Any, what: str, zero: bool = False) -> None:
     raise BadInput(f"{what}: got {shorten(low)}, expected a finite number {'from' if zero else 'above'} 0")
 
 
-def training_cost(gpu_hours: Any, price: Price | float, basis: Basis = "modelled") -> Item:
-    """GPU hours times the price per GPU hour, in the price's currency.
+def training_cost(gpu_hours: Any, price: Price | float, basis: Basis = "modelled", *, gpus: int = 1) -> Item:
+    """GPU hours times the price per GPU hour, in the price's currency; of all GPUs together started units are paid.
 
-    `gpu_hours` may be a number, an array or an Estimate; BadInput if it is negative. The lecture's
-    Llama 3 8B: 507,474 hours at 2 an hour.
+    `gpu_hours`, of `gpus` that work side by side, may be a number, an array or an Estimate; BadInput if it is
+    negative. The lecture's Llama 3 8B: 507,474 hours at 2 an hour; and 6 GPU hours on 4 GPUs, by the started hour.
 
     >>> item = training_cost(507_474, Price(2.0))
     >>> item.amount, item.working
     (1014948.0, 'hours·price = 507,474·2')
+    >>> training_cost(6.0, Price(2.0, billing_seconds=3600.0), gpus=4).amount
+    16.0
     """
     price = parse_price(price)
     _positive(gpu_hours, "GPU hours", zero=True)
+    unit = price.billing_seconds
     operands = {"hours": estimate(gpu_hours).mid, "price": price.amount}
-    return Item("training", gpu_hours * price.amount, "hours·price", operands, _said(price), basis)
+    if not unit:
+        return Item("training", gpu_hours * price.amount, "hours·price", operands, _said(price), basis)
+    _positive(gpus, "gpus")
+
+    def cost(hours: Any) -> Any:
+        return billed_seconds(hours * (3600 / gpus), unit) / 3600 * gpus * price.amount
+
+    if isinstance(gpu_hours, Estimate):
+        low, mid, high = (cost(end) for end in (gpu_hours.low, gpu_hours.mid, gpu_hours.high))
+        amount: Any = Estimate(low, mid, high, gpu_hours.reason)
+    else:
+        amount = cost(gpu_hours)
+    expression = "⌈3,600·hours/(gpus·unit)⌉·unit/3,600·gpus·price"
+    return Item("training", amount, expression, {**operands, "gpus": gpus, "unit": unit}, _said(price), basis)
 
 
 def cost_per_million_tokens(
@@ -205,7 +234,7 @@ def cheapest(
     allow_spot: bool = False,
     flag: Callable[[PriceRow], str] = lambda row: "",
 ) -> Price:
-    """The least that `gpus` GPUs of one kind cost, per GPU in use; instances are rented whole.
+    """The least that `gpus` GPUs of one kind cost for an hour, per GPU in use; instances are rented whole.
 
     Spot rows count only with `allow_spot`, as they can be taken away. `flag` says why the price of a row
     may not hold any more; it goes into the source. BadInput if no row fits or if the rows that fit are in
@@ -228,7 +257,8 @@ def cheapest(
     def hourly(row: PriceRow) -> float:
         return float(ceil_div(gpus, row.gpus) * row.instance_hour)
 
-    best = min(fitting, key=hourly)
+    # of two that cost the same, the one that is billed by the smaller unit
+    best = min(fitting, key=lambda row: (hourly(row), row.billing_seconds or 0.0))
     parts = [best.provider, best.region, "spot" if best.spot else "", best.date]
     rented = ceil_div(gpus, best.gpus) * best.gpus
     if rented > gpus:
@@ -236,7 +266,7 @@ def cheapest(
     label = ", ".join(part for part in parts if part)
     doubt = flag(best)
     source = f"{best.source}, {doubt}" if doubt else best.source
-    return Price(hourly(best) / gpus, best.currency, label, source, doubt)
+    return Price(hourly(best) / gpus, best.currency, label, source, doubt, best.billing_seconds)
 
 
 def one_currency(rows: Iterable[PriceRow], what: str) -> str:

@@ -29,6 +29,7 @@ class Money:
             "price_per_gpu_hour": self.price.amount,
             "currency": self.price.currency,
             "source": self.price.source,
+            "billing_unit_seconds": self.price.billing_seconds,
             "gpu_hours": None if self.gpu_hours is None else self.gpu_hours.to_json(),
             "cost": None if self.cost is None else self.cost.estimate.to_json(),
             "per_million_tokens": self.per_million_tokens.estimate.to_json(),
@@ -38,7 +39,7 @@ class Money:
 
 def money(compute: Compute, price: Price, gpus: int, spot: Interruptions | None = None) -> Money:
     """Multiply the hours by the price; with interruptions, BadInput if the run would never finish."""
-    cost = None if compute.gpu_hours is None else training_cost(compute.gpu_hours, price)
+    cost = None if compute.gpu_hours is None else training_cost(compute.gpu_hours, price, gpus=gpus)
     mid = compute.step_seconds.mid
     rate = compute.tokens_per_second
     spread = Estimate(

@@ -126,7 +126,9 @@ def money_lines(sheet: Any, width: int) -> list[str]:
         return wrap(text, width, "       ")
     currency = m.price.currency
     each = m.per_million_tokens.estimate
-    text = f"Money  at {m.price}: "
+    unit = m.price.billing_seconds
+    billed = "" if not unit else f", billed by {format_duration(unit)}"
+    text = f"Money  at {m.price}{billed}: "
     if m.cost is not None:
         cost = m.cost.estimate
         text += f"{format_money(cost.mid, currency)}"
@@ -135,8 +137,9 @@ def money_lines(sheet: Any, width: int) -> list[str]:
         text += "; "
     text += f"{format_money(each.mid, currency)} per million tokens"
     lines = wrap(text, width, "       ")
-    return (
-        lines
-        if m.interruptions is None
-        else [*lines, *wrap(m.interruptions.text(currency), width, "       ")]
-    )
+    if m.interruptions is None:
+        return lines
+    spot = m.interruptions.text(currency)
+    if unit:
+        spot += f"; hours as used, not in started units of {format_duration(unit)}"
+    return [*lines, *wrap(spot, width, "       ")]
