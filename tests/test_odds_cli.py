@@ -548,3 +548,58 @@ def test_plan_takes_the_save_of_the_last_rehearsal(tmp_path: Path, monkeypatch: 
         json.loads(said.stdout)["money"]["interruptions"]
         == json.loads(by_hand.stdout)["money"]["interruptions"]
     )
+
+
+# --- from Python ----------------------------------------------------------------------------------------------
+
+
+def _words(options: tuple[str, ...]) -> dict[str, str]:
+    """Options as they are typed, by the names of the function."""
+    return {
+        name[2:].replace("-", "_"): value for name, value in zip(options[::2], options[1::2], strict=True)
+    }
+
+
+def test_python_says_what_the_command_says(tmp_path: Path) -> None:
+    """`ls.odds` with the same options, as text or in base units: the same JSON, and the same page."""
+    typed = _words(FULL[1:])
+    asked = ls.odds(**typed)  # type: ignore[arg-type]
+    assert json.loads(json.dumps(asked.to_json())) == data(*FULL)
+    assert str(asked).strip() == run(*FULL, COLUMNS="100").stdout.strip()
+    plain = ls.odds(
+        work=24 * HOUR, save=300, restart=120.0, mtbf=6 * HOUR, jobs=2000, price="1.2 USD", on_demand_price=3.5,
+        budget=36, deadline=32 * HOUR, down_mean=1200, commit=60, notice_works=0.5, machines=2, storage=500 * 10**9,
+        storage_price=0.08, egress=50 * 10**9, egress_price=0.09, other_hourly=0.01, failures=1000 * HOUR,
+    )  # fmt: skip
+    assert plain.to_json() == asked.to_json()
+
+
+def test_python_reads_the_same_files(tmp_path: Path) -> None:
+    """A sheet as an object or as its file, a trace, a rehearsal that lies there."""
+    sheet = ls.plan("llama-3.2-1b", gpu="h100-sxm", tokens=10**9, price="2 USD")
+    (tmp_path / "sheet.json").write_text(sheet.to_json())
+    (tmp_path / "trace.csv").write_text("state,seconds\nup,30000\ndown,600\nup,9000\ndown,60\n")
+    (tmp_path / ".loadsheet").mkdir()
+    rehearsed = {"save_seconds": {"stall": 1.0, "total": 5.0}, "checkpoint_bytes": 10**9}
+    (tmp_path / ".loadsheet" / "rehearsal.json").write_text(json.dumps(rehearsed))
+    command = data("odds", "--sheet", "sheet.json", "--trace", "trace.csv", "--jobs", "500")
+    by_file = ls.odds(sheet="sheet.json", trace=tmp_path / "trace.csv", jobs=500).to_json()
+    assert by_file == command
+    assert command["inputs"]["save"]["value"] == command["inputs"]["checkpoint_bytes"]["value"] / 10**9
+    by_object = ls.odds(sheet=sheet, trace="trace.csv", jobs=500).to_json()
+    assert by_object["expected_seconds"] == command["expected_seconds"]
+    assert by_object["cost"] == command["cost"]
+
+
+def test_python_refuses_what_the_command_refuses() -> None:
+    """By the name of the argument; nothing is assumed that the command asks for."""
+    for wrong, words in (
+        ({"work": "24h", "save": "1min"}, "mtbf: got none, expected one"),
+        ({"work": -1, "save": "1min", "mtbf": "6h"}, "work: got -1, expected no negative duration"),
+        ({"work": "24h", "save": "1min", "mtbf": "6h", "seed": -1}, "seed: got -1"),
+        ({"work": "24h", "save": "1min", "mtbf": "6h", "notice_works": 2}, "notice_works: got 2"),
+    ):
+        with pytest.raises(BadInput, match=re.escape(words)):
+            ls.odds(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="on_demand_price: got EUR, expected USD"):
+        ls.odds(work="24h", save="1min", mtbf="6h", price="1 USD", on_demand_price="3 EUR")

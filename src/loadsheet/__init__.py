@@ -33,6 +33,7 @@ _PUBLIC = {
     "measure": "",
     "model": "arch.read",
     "models": "arch.read",
+    "odds": "history.asked",
     "plan": "sheet",
     "read_log": "run.reading",
     "runs": "history.index",
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from loadsheet.errors import UnsupportedArchitecture as UnsupportedArchitecture
     from loadsheet.hardware import gpu as gpu
     from loadsheet.hardware import gpus as gpus
+    from loadsheet.history.asked import odds as odds
     from loadsheet.history.index import runs as runs
     from loadsheet.ledger import Estimate as Estimate
     from loadsheet.ledger import Item as Item

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import click
 
 from loadsheet.cli.output import show, show_json, warn, width
-from loadsheet.errors import BadInput, LoadsheetError, shorten
-from loadsheet.money.price import parse_price
+from loadsheet.errors import BadInput
 from loadsheet.money.question import REHEARSAL
-from loadsheet.units import parse_bytes, parse_count, parse_duration, parse_share
-
-_DURATIONS = (
-    "work", "save", "commit", "restart", "startup", "mtbf", "notice", "failures", "every", "step", "down_mean",
-    "deadline", "billed_by", "billed_least",
-)  # fmt: skip
-_MONEY = ("price", "on_demand_price", "other_hourly", "storage_price", "egress_price", "budget")
-_SIZES = ("storage", "egress", "checkpoint_bytes")
-_COUNTS = ("machines", "jobs")
-_PER = {"storage_price": "GB and month", "egress_price": "GB", "budget": "job"}
 
 
 @click.command(name="odds")
@@ -87,10 +74,7 @@ _PER = {"storage_price": "GB and month", "egress_price": "GB", "budget": "job"}
     "--plot", type=click.Path(), help="Draw the distributions and the interval: FILE.png, .svg, .pdf."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (seconds, bytes, your currency).")
-def command(
-    trace: str | None, history: str | None, runs: str, rehearsal: str | None, sheet: str | None,
-    machine_now: bool | None, plot: str | None, as_json: bool, **options: str | None,
-) -> int:  # fmt: skip
+def command(plot: str | None, as_json: bool, **options: Any) -> int:
     """How long, how much, and how likely: a job on machines that can be taken away.
 
     Needs --work, --save and --mtbf, or files that tell them. Prices are yours. The answer holds for
@@ -99,65 +83,31 @@ def command(
 
     Exit status: 0 answered, 1 the job does not finish, 2 usage or bad input.
     """
-    _needs("loadsheet.money.odds", "odds")
-    from loadsheet.money.answer import Odds
-    from loadsheet.money.question import Inputs, ask, from_rehearsal, from_sheet
-    from loadsheet.money.traces import read_trace
+    from loadsheet.history.asked import needs, odds
 
+    needs("loadsheet.money.odds", "odds")
     if plot is not None:
         from loadsheet.money.odds_plot import check
 
         check(plot)
-    values, currency = _read({k: v for k, v in options.items() if v is not None})
-    inputs = Inputs({**values, "machine_now": machine_now})
-    inputs.warnings += _unitless(options)
-    rate = None if history is None else _history(inputs, runs, history)
-    if sheet is not None:
-        named = from_sheet(inputs, sheet)
-        if "price" not in values:
-            currency = _one_currency(currency, named, sheet)
-    if rehearsal is not None or ("save" not in inputs and Path(REHEARSAL).is_file()):
-        from_rehearsal(inputs, rehearsal or REHEARSAL)
     try:
-        found = None if trace is None else read_trace(trace, int(values.get("machines", 1)))
-        odds = Odds(ask(inputs, trace=found, rate=rate, currency=currency))
+        found = odds(**options)
     except BadInput as error:
         raise _as_option(error) from None
     if plot is not None:  # first: where it cannot be written, nothing is printed
         from loadsheet.money.odds_plot import draw
 
-        draw(odds, plot)
+        draw(found, plot)
     if as_json:
-        answer = odds.to_json()
+        answer = found.to_json()
         for note in answer["notes"]:
             warn(note)
         show_json(answer)
     else:
-        for text in inputs.warnings:
+        for text in found.question.warnings:
             warn(text)
-        show(odds.text(width()))
-    return 1 if odds.never_done else 0
-
-
-def _unitless(options: dict[str, str | None]) -> list[str]:
-    """A warning for times that were given as bare numbers: seconds are seldom meant by `--work 24`."""
-    bare = [
-        f"--{name.replace('_', '-')} {shorten(text)}"
-        for name, text in options.items()
-        if name in _DURATIONS and text and text.strip()[-1:].isdigit() and parse_duration(text) > 0
-    ]
-    each = "each is taken" if len(bare) > 1 else "it is taken"
-    return [f"no unit in {', '.join(bare)}: {each} for seconds; write h, min or s"] if bare else []
-
-
-def _needs(module: str, extra: str) -> None:
-    """LoadsheetError with what to install if a module lacks the library that it is built on."""
-    try:
-        import_module(module)
-    except ImportError as error:
-        raise LoadsheetError(
-            f"odds: {error.name or module} is not installed", f"pip install 'loadsheet[{extra}]'"
-        ) from None
+        show(found.text(width()))
+    return 1 if found.never_done else 0
 
 
 def _as_option(error: BadInput) -> BadInput:
@@ -166,63 +116,3 @@ def _as_option(error: BadInput) -> BadInput:
     if colon and any(name == p.name for p in command.params if isinstance(p, click.Option)):
         return BadInput(f"--{name.replace('_', '-')}: {rest}", error.hint or "`loadsheet odds --help`")
     return error
-
-
-def _read(options: dict[str, str]) -> tuple[dict[str, Any], str]:
-    """The options as numbers in base units, and the one currency of all that are money."""
-    found: dict[str, Any] = {}
-    currency = ""
-    for name, text in options.items():
-        option = f"--{name.replace('_', '-')}"
-        if name in _DURATIONS:
-            found[name] = parse_duration(text, option)
-        elif name in _MONEY:
-            per = _PER.get(name, "hour")
-            price = parse_price(text, option, expected=f"an amount per {per} such as `2.5` or `2.50 USD`")
-            currency = _one_currency(currency, price.currency, option)
-            found[name] = price.amount
-        elif name in _SIZES:
-            found[name] = parse_bytes(text, option)
-        elif name in _COUNTS:
-            found[name] = parse_count(text, option)
-        elif name == "notice_works":
-            found[name] = parse_share(text, option)
-        else:
-            found[name] = _seed(text)
-    return found, currency
-
-
-def _seed(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise BadInput(
-            f"--seed: got {shorten(text)}, expected a whole number from 0 on", "such as `--seed 1`"
-        )
-    return int(text)
-
-
-def _one_currency(known: str, new: str, what: str) -> str:
-    if known and new and known != new:
-        raise BadInput(
-            f"{what}: got {new}, expected {known} as the other prices", "convert one of them first"
-        )
-    return known or new
-
-
-def _history(inputs: Any, root: str, word: str) -> Any:
-    """What a run tells: its save and step times into `inputs`; how often its machines went."""
-    _needs("loadsheet.history.exposure", "run")
-    from loadsheet.history.exposure import exposure
-    from loadsheet.money.rates import rate
-
-    seen = exposure(root, word)
-    source = f"measured by run {seen.path.name}"
-    if seen.save_stall is not None:
-        inputs.give("save", seen.save_stall, source)
-        if seen.save_total is not None:
-            inputs.give("commit", max(seen.save_total - seen.save_stall, 0.0), source)
-    inputs.give("step", seen.step, source)
-    if seen.seconds <= 0:
-        raise BadInput(
-            f"--history: got `{seen.path}`, which has run for no time at all, expected some", "give --mtbf"
-        )
-    return rate(seen.seconds, seen.interruptions)

@@ -413,3 +413,6 @@ class Odds:
         from loadsheet.money.odds_view import page
 
         return page(self, width)
+
+    def __str__(self) -> str:
+        return self.text()

@@ -93,6 +93,7 @@ class Question:
     step_seconds: float | None = None
     machine_now: bool | None = None  # whether a machine is there at the start; None: as at a random time
     notes: tuple[str, ...] = field(default_factory=tuple)
+    warnings: tuple[str, ...] = ()  # those of the notes that say what may not be meant
 
     @property
     def interval_given(self) -> bool:
@@ -169,6 +170,7 @@ def ask(
         step_seconds=step,
         machine_now=inputs.get("machine_now"),
         notes=tuple(notes),
+        warnings=tuple(inputs.warnings),
     )
 
 
@@ -301,13 +303,16 @@ def from_rehearsal(inputs: Inputs, path: str | os.PathLike[str]) -> None:
         inputs.give("step", step, name, assumed=own)
 
 
-def from_sheet(inputs: Inputs, path: str | os.PathLike[str]) -> str:
+def from_sheet(inputs: Inputs, given: str | os.PathLike[str] | Mapping[str, Any]) -> str:
     """Work, price and checkpoint size of a signed sheet, or of what `plan --json` printed; its currency.
 
-    Raises BadFile, and BadInput for a sheet without the hours of a whole run.
+    `given` is its file, or what stands in it. Raises BadFile, and BadInput for a sheet without the hours of a
+    whole run.
     """
-    found = load_json(path, "sheet", 64 << 20)
-    name = os.path.basename(os.fsdecode(path))
+    if isinstance(given, Mapping):
+        found, name = given, "sheet"
+    else:
+        found, name = load_json(given, "sheet", 64 << 20), os.path.basename(os.fsdecode(given))
     sheet = found.get("sheet", found)
     compute = sheet.get("compute") if isinstance(sheet, dict) else None
     cluster = sheet.get("cluster") if isinstance(sheet, dict) else None
