@@ -92,10 +92,9 @@ class World:
 
     def reset(self) -> None:
         """An empty account, and nothing changed at the door."""
-        from moto.backends import get_backend
+        from moto.moto_api._internal.models import moto_api_backend
 
-        for name in ("ec2", "iam", "sts", "budgets", "s3", "organizations"):
-            get_backend(name).reset()
+        moto_api_backend.reset()
         self.answers.clear()
         self.calls.clear()
 
@@ -135,7 +134,10 @@ def _request(body: bytes, target: str) -> dict[str, Any]:
 def _rest(environ: dict[str, Any]) -> str:
     """A name for calls of S3, by their method and question."""
     question = environ.get("QUERY_STRING", "").partition("=")[0].partition("&")[0]
-    return {"location": "GetBucketLocation"}.get(question, f"{environ['REQUEST_METHOD']} {question}".strip())
+    method = environ["REQUEST_METHOD"]
+    return (
+        "GetBucketLocation" if (method, question) == ("GET", "location") else f"{method} {question}".strip()
+    )
 
 
 def _given(made: Any, service: str, is_json: bool, start: Any) -> Iterable[bytes]:
