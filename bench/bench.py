@@ -108,6 +108,52 @@ def inside(function: Callable[[], object], repeats: int) -> float:
     return median(spent)
 
 
+def first_line(arguments: Sequence[str], folder: str) -> float:
+    """Seconds from the start of a process to its first line; it is then read to its end."""
+    begin = perf_counter()
+    with subprocess.Popen(
+        arguments, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        spent = perf_counter() - begin
+        process.stdout.read()
+    if not line:
+        raise RuntimeError(f"{' '.join(arguments)}: no line, exit {process.returncode}")
+    return spent
+
+
+def repository(folder: str) -> None:
+    """A repository of 2,000 files of 10 kB in two commits."""
+    for number in range(2000):
+        path = Path(folder, f"part{number % 20}", f"file{number}.py")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(f"value_{number}_{line} = {line}\n" for line in range(500)), encoding="utf-8")
+    git = ["git", "-c", "user.name=bench", "-c", "user.email=bench@example.com", "-C", folder]
+    for words in (
+        ["init", "-q"],
+        ["add", "part1*"],
+        ["commit", "-qm", "one"],
+        ["add", "."],
+        ["commit", "-qm", "two"],
+    ):
+        subprocess.run([*git, *words], check=True)
+
+
+def preflight(repeats: int) -> Row:
+    """How long one waits for the first line of preflight."""
+    with tempfile.TemporaryDirectory() as folder:
+        repository(folder)
+        first = median([first_line([*command(), "preflight"], folder) for _ in range(repeats + 1)][1:])
+    return Row(
+        "loadsheet preflight, until its first line",
+        first,
+        1,
+        "s",
+        f"2,000 files, median of {repeats} processes",
+    )
+
+
 def rows(repeats: int) -> list[Row]:
     """All rows, the quick ones first."""
     from loadsheet import model, plan
@@ -125,6 +171,7 @@ def rows(repeats: int) -> list[Row]:
             "loadsheet --help / import click", [*command(), "--help"], [sys.executable, "-c", "import click"],
             2.5, 3 * repeats, "help / click",
         ),
+        preflight(repeats),
     ]  # fmt: skip
     missing = [name for name in ("accelerate", "transformers", "torch") if find_spec(name) is None]
     what = "loadsheet plan / accelerate's estimate"
