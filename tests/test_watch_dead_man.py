@@ -13,7 +13,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +25,7 @@ from loadsheet.cli import watch
 from loadsheet.cloud.watch import act
 from loadsheet.cloud.watch.look import Watcher
 from loadsheet.cloud.watch.power import Draw
+from loadsheet.cloud.watch.told import Told
 from loadsheet.run.directory import RunDirectory
 
 
@@ -83,24 +83,22 @@ def test_story_14_the_training_hangs(
     monkeypatch.delenv("LOADSHEET_NOTICE", raising=False)
     directory = RunDirectory.open(tmp_path, {"hangs": 1})  # this process has the run: nobody sees it gone
     attempt(directory.log_path, 1, 0, 20)
-    ended: list[threading.Event] = []
     looks: list[bool] = []
 
-    def rest(child: None, event: threading.Event, seconds: float) -> None:
+    def rest(told: Told, seconds: float) -> None:
         looks.append(machine.down)
         machine.now += int(seconds)
         if machine.down or machine.now > 7200:
-            event.set()
+            told.ended = True
 
     clock = SimpleNamespace(monotonic=lambda: machine.now, strftime=time.strftime, localtime=time.localtime)
     monkeypatch.setattr(watch, "time", clock)
     monkeypatch.setattr(watch, "_rest", rest)
-    monkeypatch.setattr(watch, "_handle_signals", lambda child, event: ended.append(event))
     busy = [Draw(power=0.15, busy=0.97)]
     watcher = Watcher(directory.path, start=300.0, clock=lambda: machine.now, ask_gpus=lambda: busy)
     options = {"json": True, "as_json": True, "then_shutdown": False}
     settings: dict[str, Any] = {"dead_man": 600.0, "poll": 10.0, "idle": 300.0, "currency": ""}
-    assert watch._loop(watcher, None, options, settings) == 0
+    assert watch._loop(watcher, Told(), options, settings) == 0
     directory.close()
     assert machine.down
     assert 300 + 300 <= machine.now <= 300 + 600 + 10

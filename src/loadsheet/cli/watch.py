@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,7 @@ from loadsheet.units import format_duration, format_money, parse_count, parse_du
 if TYPE_CHECKING:
     from loadsheet.cloud.watch.look import Look, Watcher
     from loadsheet.cloud.watch.meter import Cap, Meter
-
-_FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+    from loadsheet.cloud.watch.told import Told
 
 
 @click.command(name="watch", context_settings={"ignore_unknown_options": False})
@@ -69,8 +67,8 @@ def command(command_line: tuple[str, ...], word: str | None, root: str, **option
     that the machine will go, and the money so far. With --budget it saves and stops (SIGTERM, SIGKILL if that
     is not obeyed) before the budget is passed.
 
-    Exit status: 0 the run is done; 1 stopped for the budget, or with --once an alarm; 2 bad input; with a
-    command, that command's own.
+    Exit status: 0 the run is done; 1 stopped for the budget, or with --once an alarm; 2 bad input; ended by a
+    signal 128 + its number (Ctrl-C 130, SIGTERM 143); with a command, that command's own: it is told the same.
     """
     once, as_json = options["once"], options["as_json"]
     if once and command_line:
@@ -83,17 +81,37 @@ def command(command_line: tuple[str, ...], word: str | None, root: str, **option
             f"train, save and stop",
             "counted from the boot of this machine: nothing was started",
         )
-    child = _start(command_line) if command_line else None
-    try:
-        path = _wait_for_run(root, word, child, 0.0 if once else settings["start"], meter, cap, settings)
+    if once:
+        path = _wait_for_run(root, word, None, 0.0, meter, cap, settings)
         if path is None:
-            return 1 if child is None else _code(child.wait())
+            return 1
+        look = _watcher(path, options, settings, meter, cap, started=False).look()
+        show(json.dumps(look.to_json()) if as_json else _page(look, settings["currency"]))
+        return 1 if look.alarmed else 0
+    from loadsheet.cloud.watch.told import Told
+
+    with Told().listening() as told:
+        return _watch(root, word, command_line, options, settings, meter, cap, told)
+
+
+def _watch(
+    root: str,
+    word: str | None,
+    command_line: tuple[str, ...],
+    options: dict[str, Any],
+    settings: dict[str, Any],
+    meter: Meter | None,
+    cap: Cap | None,
+    told: Told,
+) -> int:
+    """Start the command, if there is one, and watch until the end; the exit status."""
+    child = _start(command_line, told) if command_line else None
+    try:
+        path = _wait_for_run(root, word, child, settings["start"], meter, cap, settings, told)
+        if path is None:
+            return (told.status or 1) if child is None else _code(child.wait())
         watcher = _watcher(path, options, settings, meter, cap, started=child is not None)
-        if once:
-            look = watcher.look()
-            show(json.dumps(look.to_json()) if as_json else _page(look, settings["currency"]))
-            return 1 if look.alarmed else 0
-        return _loop(watcher, child, options, settings)
+        return _loop(watcher, told, options, settings)
     except BaseException:
         if child is not None and child.poll() is None:
             child.send_signal(signal.SIGTERM)  # what it has trained is saved
@@ -164,10 +182,10 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _start(words: tuple[str, ...]) -> subprocess.Popen[bytes]:
-    """Start the command; its output goes where ours goes."""
+def _start(words: tuple[str, ...], told: Told) -> subprocess.Popen[bytes]:
+    """Start the command."""
     try:
-        return subprocess.Popen(list(words))
+        return told.start(list(words))
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise BadInput(
@@ -183,16 +201,17 @@ def _wait_for_run(
     meter: Meter | None,
     cap: Cap | None,
     s: dict[str, Any],
+    told: Told | None = None,
 ) -> Path | None:
     """The directory of the run; one that is still to be opened is waited for, by its command or for `patience`.
 
-    None if the command has ended without one, or the budget did.
+    None if the command has ended without one, the budget did, or a signal ended the watch.
     """
     from loadsheet.history.index import find, run_paths
 
     if word is not None and child is None:
         return find(root, word).path
-    began, until, told = time.time() - 1, time.monotonic() + patience, False
+    began, until, said = time.time() - 1, time.monotonic() + patience, False
     while True:
         paths = run_paths(root) if os.path.isdir(root) else []
         times = {path: _written(path) for path in paths}
@@ -205,8 +224,8 @@ def _wait_for_run(
             raise BadInput(
                 f"--runs: got no run in `{root}`, expected one", "--runs DIR or --run PATH names it"
             )
-        if child is None and not told:
-            told = True
+        if child is None and not said:
+            said = True
             warn(f"no run in `{root}` yet: waiting for one, {format_duration(patience)} at most (--start)")
         if child is not None and child.poll() is not None:
             warn(
@@ -218,7 +237,10 @@ def _wait_for_run(
             if child is not None:
                 _end(child, s)
             return None
-        time.sleep(min(0.2, s["poll"]))
+        if told is None:
+            time.sleep(min(0.2, s["poll"]))
+        elif told.wait(min(0.2, s["poll"])):
+            return None
 
 
 def _end(child: subprocess.Popen[bytes], s: dict[str, Any]) -> int:
@@ -265,15 +287,12 @@ def _watcher(
     )
 
 
-def _loop(
-    watcher: Watcher, child: subprocess.Popen[bytes] | None, options: dict[str, Any], s: dict[str, Any]
-) -> int:
+def _loop(watcher: Watcher, told: Told, options: dict[str, Any], s: dict[str, Any]) -> int:
     """Look until the run is done, the command has ended, the budget is used, or we are told to stop."""
     from loadsheet.cloud.watch.act import DeadMan, run_shutdown
 
     guard = None if s["dead_man"] is None else DeadMan(s["dead_man"])
-    ended = threading.Event()
-    _handle_signals(child, ended)
+    child = told.child
     shown = _Shown(s["currency"], options["as_json"])
     gone_since: float | None = None
     status = 0
@@ -297,23 +316,23 @@ def _loop(
         if options["then_shutdown"] and gone_since is not None and now - gone_since >= s["idle"]:
             status = 1
             break
-        _rest(child, ended, s["poll"])
-        if ended.is_set():
+        _rest(told, s["poll"])
+        if told.ended:
             shown.clear()
-            return 0
+            return told.status
     shown.clear()
     if options["then_shutdown"]:
         run_shutdown("-h", "now", "loadsheet watch")
     return status
 
 
-def _rest(child: subprocess.Popen[bytes] | None, ended: threading.Event, seconds: float) -> None:
+def _rest(told: Told, seconds: float) -> None:
     """Wait until the next look, or until the command has ended."""
-    if child is None:
-        ended.wait(seconds)
+    if told.child is None:
+        told.wait(seconds)
         return
     with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(seconds)
+        told.child.wait(seconds)
 
 
 def _stop(path: Path, child: subprocess.Popen[bytes] | None, s: dict[str, Any]) -> int:
@@ -329,19 +348,6 @@ def _stop(path: Path, child: subprocess.Popen[bytes] | None, s: dict[str, Any]) 
             f"the training did not end within {format_duration(patience)} of SIGTERM (--save, --stop): SIGKILL"
         )
     return 1
-
-
-def _handle_signals(child: subprocess.Popen[bytes] | None, ended: threading.Event) -> None:
-    """What we are told, the command is told; Ctrl-C reaches it without us, and it saves first."""
-
-    def told(number: int, _: object) -> None:
-        if child is None:
-            ended.set()
-        elif child.poll() is None and number != signal.SIGINT:
-            child.send_signal(number)
-
-    for number in (*_FORWARDED, signal.SIGINT):
-        signal.signal(number, told)
 
 
 class _Shown:

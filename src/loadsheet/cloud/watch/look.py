@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -48,10 +49,11 @@ class Look:
         return any(f.level == "alarm" for f in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON."""
+        """As JSON; a budget that nothing is taken from has no end, and `room_seconds` is null."""
+        room = None if self.room is None or math.isinf(self.room) else self.room
         return {
             "schema": 1, "time": self.time, "run": self.run, "step": self.step, "total": self.total,
-            "attempt": self.attempt, "done": self.done, "spent": self.spent, "room_seconds": self.room,
+            "attempt": self.attempt, "done": self.done, "spent": self.spent, "room_seconds": room,
             "findings": [f.to_json() for f in self.findings], "unknown": list(self.unknown), "stop": self.stop,
         }  # fmt: skip
 
