@@ -23,6 +23,11 @@ from loadsheet.money.question import REHEARSAL
 @click.option("--notice-works", help="Share of interruptions whose notice lets a save be made in time. [0]")
 @click.option("--notice", help="From the notice until the machine goes. [2min]")
 @click.option("--failures", help="Mean time between failures without notice, on demand too. [none]")
+@click.option(
+    "--switch-after",
+    metavar="T|deadline",
+    help="Take on demand once no spot machine is there by then: a time, or as late as --deadline allows.",
+)
 @click.option("--machines", help="How many machines of which any stops the job. [1]")
 @click.option("--down-mean", help="Mean wait for a machine after an interruption; 0 if one is there at once.")
 @click.option(

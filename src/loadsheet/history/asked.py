@@ -13,6 +13,7 @@ from loadsheet.errors import BadInput, LoadsheetError, shorten
 from loadsheet.money.answer import Odds
 from loadsheet.money.price import parse_price
 from loadsheet.money.question import REHEARSAL, Inputs, ask, from_rehearsal, from_sheet
+from loadsheet.money.switch import DEADLINE
 from loadsheet.money.traces import read_trace
 from loadsheet.units import parse_bytes, parse_count, parse_duration, parse_share
 
@@ -47,6 +48,7 @@ def odds(
     notice_works: Given = None,
     notice: Given = None,
     failures: Given = None,
+    switch_after: Given = None,
     machines: Given = None,
     down_mean: Given = None,
     machine_now: bool | None = None,
@@ -138,11 +140,22 @@ def _read(options: Mapping[str, float | str]) -> tuple[dict[str, Any], str]:
             found[name] = parse_bytes(given, name)
         elif name in _COUNTS:
             found[name] = parse_count(given, name)
+        elif name == "switch_after":
+            found[name] = given if given == DEADLINE else _after(given)
         elif name == "notice_works":
             found[name] = parse_share(given, name)
         else:
             found[name] = _seed(given)
     return found, currency
+
+
+def _after(given: float | str) -> float:
+    try:
+        return parse_duration(given, "switch_after")
+    except BadInput:
+        raise BadInput(
+            f"switch_after: got {shorten(given)}, expected `deadline` or a time such as `24h`"
+        ) from None
 
 
 def _seed(given: float | str) -> int:

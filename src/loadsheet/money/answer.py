@@ -23,7 +23,8 @@ from loadsheet.money.interval import best_every, daly, exact, young
 from loadsheet.money.question import MARGIN, NOTICE, Question
 
 if TYPE_CHECKING:
-    from loadsheet.money.odds import Law, Probability, Sample
+    from loadsheet.money.odds import Latest, Law, Probability, Sample
+    from loadsheet.money.switch import Switch
 
     #: plain and stressed; the latter None where simulated jobs were cut off before the limit
     Shares = tuple[Probability, Probability | None]
@@ -96,7 +97,7 @@ class Odds:
         laws: list[Law]
         if q.trace is not None:
             laws = [odds.Replay(q.trace, q.machine_now)]
-            pilot = self._run(laws[0], min(q.jobs, _PILOT), q.seed + 1)
+            pilot = self.run(laws[0], min(q.jobs, _PILOT), q.seed + 1)
             if 2 * pilot.unfinished > pilot.jobs:
                 raise BadInput(
                     f"trace: got machines that stay {q.trace.mtbf:,.0f} s on average, expected ones that let "
@@ -113,18 +114,29 @@ class Odds:
             lives = 1.0 + self.machine.interruptions
         draws = odds.MAX_DRAWS // len(laws)
         self.jobs = min(odds.affordable(q.jobs, lives, law, draws) for law in laws)
-        samples = [self._run(law, self.jobs, q.seed + i, draws) for i, law in enumerate(laws)]
+        samples = [self.run(law, self.jobs, q.seed + i, draws) for i, law in enumerate(laws)]
+        self.laws = laws
         self.sample: Sample = samples[0]
         #: the same under up-times as real machines have them; with a trace, the trace itself
         self.stressed: Sample = samples[-1]
 
-    def _run(self, law: Law, jobs: int, seed: int, draws: int | None = None) -> Sample:
+    @cached_property
+    def switch(self) -> Switch | None:
+        """The same jobs if they take a machine that stays once spot is waited for too long; None: not asked for."""
+        from loadsheet.money.switch import switched
+
+        return switched(self)
+
+    def run(
+        self, law: Law, jobs: int, seed: int, draws: int | None = None, latest: Latest | None = None
+    ) -> Sample:
+        """Simulate so many jobs under a law; `latest`: see `money.odds.simulate`."""
         from loadsheet.money import odds
 
         q = self.question
         return odds.simulate(
             q.job, law, jobs, seed, unit=self._coarse, least=q.least,
-            draws=odds.MAX_DRAWS if draws is None else draws,
+            draws=odds.MAX_DRAWS if draws is None else draws, latest=latest,
         )  # fmt: skip
 
     # --- time -------------------------------------------------------------------------------------------------

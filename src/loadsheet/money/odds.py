@@ -8,6 +8,7 @@ few array operations per interruption. Random numbers come from NumPy's PCG64 wi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -17,6 +18,8 @@ from loadsheet.money.interruptions import STRESS, WEATHER, Job
 from loadsheet.money.traces import Trace
 
 Array = Any
+#: from the seconds of undisturbed running that are left to the time on the wall until which spot is waited for
+Latest = Callable[[Array], Array]
 #: random numbers for one answer, all simulations together
 MAX_DRAWS: Final = 10_000_000
 #: machines that one job may use up before it is said not to finish
@@ -145,6 +148,8 @@ class Sample:
     first_wait: Array
     interruptions: Array
     cut: Array  # true for jobs that had not finished when random numbers or machines ran out
+    steady: Array = 0.0  # seconds on a machine that stays, for those that have switched to one; the others 0
+    steady_charged: Array = 0.0
 
     @property
     def jobs(self) -> int:
@@ -159,7 +164,7 @@ class Sample:
     @property
     def wall(self) -> Array:
         """From the start to the last durable save."""
-        return self.machine + self.waiting + self.first_wait
+        return self.machine + self.waiting + self.first_wait + self.steady
 
     # What follows is asked of times and costs alike: `values` that only grow while a job goes on.
 
@@ -197,22 +202,37 @@ def simulate(
     least: float = 0.0,
     draws: int = MAX_DRAWS,
     lives: int = MAX_LIVES,
+    latest: Latest | None = None,
 ) -> Sample:
     """Follow `jobs` copies of a job (plain numbers) to their end, or until `draws` random numbers are used up.
 
-    Each machine's time is charged in whole `unit`s of seconds, at least `least`.
+    Each machine's time is charged in whole `unit`s of seconds, at least `least`. A job for which no machine is
+    there by `latest` takes one that stays, and ends on it.
     """
     random = np.random.default_rng(seed)
     total = float(job.undisturbed - job.startup)
     grid = float(job.stretch(job.interval))
     p, lead = float(job.notice_works), float(job.notice)
-    machine, charged, waiting, hits = (np.zeros(jobs) for _ in range(4))
+    machine, charged, waiting, hits, first, steady = (np.zeros(jobs) for _ in range(6))
     base = np.zeros(jobs)  # what is durable, in seconds of undisturbed running
     prefix = np.full(jobs, float(job.startup))
     who = np.arange(jobs)
-    first, up, memory = law.start(random, jobs)
+
+    def waits(who: Array, wait: Array) -> tuple[Array, Array]:
+        """How long these wait, and who of them gets the machine that he waited for."""
+        if latest is None:
+            return wait, np.ones(len(who), bool)
+        left = total - base[who]
+        until = np.maximum(latest(left) - machine[who] - waiting[who] - first[who], 0.0)
+        gets = wait < until
+        steady[who[~gets]] = (prefix[who] + left)[~gets]
+        return np.minimum(wait, until), gets
+
+    wait, up, memory = law.start(random, jobs)
+    first, gets = waits(who, wait)
+    who, up, memory = who[gets], up[gets], memory[gets]
     used = jobs * (law.draws + 1)
-    for _ in range(lives):
+    for _ in range(lives if len(who) else 0):
         noticed = random.random(len(who)) < p if p > 0 else np.zeros(len(who), bool)
         until = np.maximum(up - lead * noticed, 0.0) if law.has_notice_inside else up
         need = prefix[who] + (total - base[who])
@@ -235,10 +255,15 @@ def simulate(
         if used > draws:
             break
         wait, up, memory = law.again(random, memory)
+        wait, gets = waits(who, wait)
         waiting[who] += wait
+        who, up, memory = who[gets], up[gets], memory[gets]
+        if not len(who):
+            break
     cut = np.zeros(jobs, bool)
     cut[who] = True
-    return Sample(machine, charged, waiting, first, hits, cut)
+    paid = np.where(steady > 0, _charged(steady, unit, least), 0.0)
+    return Sample(machine, charged, waiting, first, hits, cut, steady, paid)
 
 
 def _charged(seconds: Array, unit: float, least: float) -> Array:

@@ -73,6 +73,7 @@ def as_json(odds: Odds) -> dict[str, Any]:
             "unfinished": odds.sample.unfinished,
         },
         "on_demand": odds.on_demand,
+        "switch": None if odds.switch is None else odds.switch.to_json(),
         "remedies": [change.to_json() for change in odds.changes],
         "sensitivity": list(odds.sensitivity),
         "history": None

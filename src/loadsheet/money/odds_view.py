@@ -34,6 +34,8 @@ def page(odds: Odds, width: int) -> str:
     lines += _where(odds, width)
     lines += _money(odds, width)
     lines += _chances(odds, width)
+    if odds.switch is not None:
+        lines += [*wrap(odds.switch.text(), width, "       "), ""]
     lines += _spread_of_m(odds, width)
     lines += _remedies(odds, width)
     lines += _footnotes(odds, width)

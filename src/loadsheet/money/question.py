@@ -133,6 +133,7 @@ def ask(
     if step:
         # saves stand between steps; rounded up, so that equal parts leave no short one at the end
         every = min(in_steps(every, step, up=inputs.known["every"].assumed) * step, inputs["work"])
+    _may_switch(inputs, trace)
     if every < min(commit, inputs["work"]):
         notes.append("saves overtake one another: each waits until the one before is durable (`--commit`)")
     if works > 0 and inputs["notice"] < MARGIN * (save + commit):
@@ -208,6 +209,25 @@ def _needed(inputs: Inputs, trace: Trace | None, rate: Rate | None, notes: list[
         value = inputs.get(name)
         if value is not None and not 0 <= value <= _LONGEST:
             raise BadInput(f"{name}: got {shorten(value)} s, expected at most 100 years")
+
+
+def _may_switch(inputs: Inputs, trace: Trace | None) -> None:
+    """BadInput if a switch to on demand is asked for, and what it takes to tell is missing."""
+    after = inputs.get("switch_after")
+    if after is None:
+        return
+    if trace is None and "down_mean" not in inputs:
+        raise BadInput(
+            "switch_after: got a time and no wait for a machine, expected both",
+            "`--down-mean 20min`, or --trace",
+        )
+    if after == "deadline" and "deadline" not in inputs:
+        raise BadInput("switch_after: got `deadline`, expected one", "give `--deadline 36h`")
+    if math.isfinite(inputs["failures"]):
+        raise BadInput(
+            "switch_after: got failures as well, expected machines that stay once on demand",
+            "leave --failures out",
+        )
 
 
 def _bill(inputs: Inputs, price: str, currency: str) -> Bill | None:
