@@ -24,8 +24,11 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from click.testing import CliRunner
+from click.testing import Result as Outcome
 from preflight_world import machine
 
+from loadsheet.cli import main
 from loadsheet.cloud.carry_out import carry_out
 from loadsheet.cloud.checklist import Result
 from loadsheet.cloud.context import Context, Inputs
@@ -107,6 +110,8 @@ class World:
         service = _SERVICES.get(service, service)
         target = environ.get("HTTP_X_AMZ_TARGET", "")
         request = _request(body, target)
+        if service == "s3":
+            request = {"Path": environ["PATH_INFO"], **request}
         name = target.rpartition(".")[2] or str(request.get("Action", "")) or _rest(environ)
         with self._lock:
             self.calls.append((region, f"{service}:{name}"))
@@ -192,6 +197,56 @@ def world(aws_server: World, offline: object, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
     aws_server.reset()
     return aws_server
+
+
+# --- left-overs --------------------------------------------------------------------------------------------
+
+IMAGE = "ami-12345678"
+#: what moto does not play, as an account that has none of it answers
+EMPTY: dict[str, dict[str, Any] | str] = {
+    "ec2:DescribeFastSnapshotRestores": "<R><fastSnapshotRestoreSet/></R>",
+    "ec2:DescribeCapacityReservations": "<R><capacityReservationSet/></R>",
+    "sagemaker:ListApps": {"Apps": []},
+}
+
+
+@pytest.fixture(name="account")
+def empty_account(aws_server: World, offline: object, monkeypatch: pytest.MonkeyPatch) -> World:
+    """An account with nothing in it, and an environment that leads to it."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", aws_server.url)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setenv("COLUMNS", "100")
+    aws_server.reset()
+    for operation, answer in EMPTY.items():
+        aws_server.answer(operation, answer)
+    return aws_server
+
+
+def leftovers(*args: str, code: int) -> Outcome:
+    """The command's answer; its calls have a minute each on a busy machine."""
+    result = CliRunner().invoke(main, ["leftovers", "--wait", "60s", *args])
+    assert code == result.exit_code, (result.output, result.exception)
+    return result
+
+
+def listed(*args: str, code: int = 1) -> dict[str, Any]:
+    """The same, as JSON."""
+    found: dict[str, Any] = json.loads(leftovers(*args, "--json", code=code).stdout)
+    return found
+
+
+def ec2(region: str = "eu-west-1") -> Any:
+    """A client that may write."""
+    return importlib.import_module("boto3").client("ec2", region_name=region)
+
+
+def started(region: str, form: str, count: int = 1, stays: bool = False) -> list[str]:
+    """Instances with a volume of 100 GiB."""
+    disk = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 100, "DeleteOnTermination": not stays}}
+    made = ec2(region).run_instances(
+        ImageId=IMAGE, MinCount=count, MaxCount=count, InstanceType=form, BlockDeviceMappings=[disk]
+    )
+    return [row["InstanceId"] for row in made["Instances"]]
 
 
 # --- what moto does not play -------------------------------------------------------------------------------

@@ -11,60 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_world import World, aws_server  # noqa: F401
-from click.testing import CliRunner, Result
+from aws_world import IMAGE, World, aws_server, ec2, empty_account, leftovers, listed, started  # noqa: F401
 from history_runs import written
-
-from loadsheet.cli import main
 
 boto3 = pytest.importorskip("boto3")
 pytest.importorskip("moto")
-IMAGE = "ami-12345678"
-
-
-#: what moto does not play, as an account that has none of it answers
-EMPTY: dict[str, dict[str, Any] | str] = {
-    "ec2:DescribeFastSnapshotRestores": "<R><fastSnapshotRestoreSet/></R>",
-    "ec2:DescribeCapacityReservations": "<R><capacityReservationSet/></R>",
-    "sagemaker:ListApps": {"Apps": []},
-}
-
-
-@pytest.fixture
-def account(aws_server: World, offline: Any, monkeypatch: pytest.MonkeyPatch) -> World:  # noqa: F811
-    """An account with nothing in it, and an environment that leads to it."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", aws_server.url)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    monkeypatch.setenv("COLUMNS", "100")
-    aws_server.reset()
-    for operation, answer in EMPTY.items():
-        aws_server.answer(operation, answer)
-    return aws_server
-
-
-def leftovers(*args: str, code: int) -> Result:
-    """The command's answer; its calls have a minute each on a busy machine."""
-    result = CliRunner().invoke(main, ["leftovers", "--wait", "60s", *args])
-    assert code == result.exit_code, (result.output, result.exception)
-    return result
-
-
-def listed(*args: str, code: int = 1) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(leftovers(*args, "--json", code=code).stdout)
-    return found
-
-
-def ec2(region: str = "eu-west-1") -> Any:
-    return boto3.client("ec2", region_name=region)
-
-
-def started(region: str, form: str, count: int = 1, stays: bool = False) -> list[str]:
-    """Instances with a volume of 100 GiB."""
-    disk = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 100, "DeleteOnTermination": not stays}}
-    made = ec2(region).run_instances(
-        ImageId=IMAGE, MinCount=count, MaxCount=count, InstanceType=form, BlockDeviceMappings=[disk]
-    )
-    return [row["InstanceId"] for row in made["Instances"]]
 
 
 def test_an_empty_account_has_nothing(account: World) -> None:

@@ -36,6 +36,7 @@ CHOSEN = {"DeleteOnTermination": False, "InstanceType": "p3.2xlarge", "retention
           "SpotFleetRequestState": "active", "Type": "persistent", "CreationDate": "2026-11-01T00:00:00.000Z",
           "LocationConstraint": "eu-west-1", "BucketRegion": "eu-west-1"}  # fmt: skip
 OF_KIND: dict[str, dict[str, Any]] = {
+    "bucket": {"MFADelete": "Disabled"},
     "address": {"AssociationId": "", "InstanceId": "", "NetworkInterfaceId": ""},
     "studio-app": {"Status": "InService"},
 }

@@ -69,6 +69,7 @@ def item_json(item: Item, rates: Mapping[str, Rate], now: float) -> dict[str, An
         "per_hour": cost,
         "since_created": None if cost is None or age is None else cost * age * 24,
         "remove": list(item.remove),
+        "no_command": item.no_command,
     }
 
 
@@ -91,6 +92,8 @@ def to_json(answer: Answer) -> dict[str, Any]:
                 "error": f.error,
                 "reason": f.reason,
                 "permission": f.permission,
+                "id": f.id,
+                "next": f.next,
             }
             for f in found.failed
         ],

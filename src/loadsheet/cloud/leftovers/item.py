@@ -23,7 +23,7 @@ class Item:
 
     `tags` None: the service does not tell them with the list. `billed`: the names under which a price may be
     given, the closest first; empty if what costs is another item. `count`: how many of it are billed.
-    `remove`: commands that a person may run, empty where the id is not one that AWS gives out.
+    `remove`: commands that a person may run, in their order; `no_command`: why there is none.
     """
 
     kind: str
@@ -38,6 +38,7 @@ class Item:
     billed: tuple[str, ...] = ()
     count: float = 1.0
     remove: tuple[str, ...] = ()
+    no_command: str = ""
     gpu: bool = False
     loud: bool = False
 
@@ -53,13 +54,18 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A kind that could not be looked at in a region, or not to its end."""
+    """A kind that could not be looked at in a region, or not to its end; `id`, if it is one thing of the kind.
+
+    `next`: what to do about it.
+    """
 
     region: str
     kind: str
     error: str
     reason: str = "other"
     permission: str = ""
+    id: str = ""
+    next: str = ""
 
 
 @dataclass
@@ -77,6 +83,15 @@ class Found:
     endpoint: str = ""
     home: str = ""
     time: float = 0.0
+
+
+def many(count: int, one: str, others: str = "") -> str:
+    """A number with its noun.
+
+    >>> many(1, "zone"), many(0, "zone"), many(2000, "copy", "copies")
+    ('1 zone', '0 zones', '2,000 copies')
+    """
+    return f"{count:,} {one if count == 1 else others or one + 's'}"
 
 
 def clean(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -19,6 +20,8 @@ MOST: Final = 100_000  # items of one kind in one region
 ALL: Final = "*"  # in a failure: every region, or every kind
 #: after one of these the other kinds of the same service in that region are not waited for
 _HOPELESS: Final = ("unreachable", "credentials")
+POLICY: Final = "`loadsheet leftovers --aws-policy` prints the policy that allows what is read"
+_PAGE: Final = re.compile(r"\s*(?:b?['\"]\s*)?<(?:!doctype|\?xml|html|head|body)\b.*", re.IGNORECASE)
 
 
 def open_account(
@@ -167,13 +170,17 @@ class _Sweep:
 
 
 def failure(error: CannotLook, region: str, kind: str) -> Failure:
-    """What failed where, from what was raised."""
+    """What failed where, from what was raised; a page of HTML, as something on the way answers, is not quoted."""
+    denied = getattr(error, "kind", "") == "denied"
+    text, html = clean(error), _PAGE.search(clean(error))
     return Failure(
         region,
         kind,
-        clean(error),
+        f"{text[: html.start()]} a page of HTML in place of an answer" if html else text,
         getattr(error, "kind", "other"),
-        getattr(error, "permission", "") if getattr(error, "kind", "") == "denied" else "",
+        getattr(error, "permission", "") if denied else "",
+        getattr(error, "id", ""),
+        POLICY if denied else clean(error.next),
     )
 
 

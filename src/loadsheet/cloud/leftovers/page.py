@@ -9,13 +9,15 @@ from typing import Final
 
 from loadsheet.cloud.leftovers.answer import Answer, stamp
 from loadsheet.cloud.leftovers.item import Failure, Item
-from loadsheet.cloud.leftovers.look import looked_at
+from loadsheet.cloud.leftovers.look import ALL, looked_at
 from loadsheet.cloud.leftovers.prices import currency, per_hour
+from loadsheet.cloud.leftovers.registry import ACCOUNT
 from loadsheet.text import columns, wrap
 from loadsheet.units import format_bytes, format_money
 
 SHOWN: Final = 5  # of each kind, unless all are asked for
 _ID: Final = 44  # characters
+_PLACES: Final = {ALL: "all regions", ACCOUNT: "the account"}
 
 
 def page(answer: Answer, width: int, everything: bool = False) -> list[str]:
@@ -161,8 +163,8 @@ def _rows(answer: Answer, items: list[Item], width: int) -> Iterator[str]:
         before = item.why
         for text in item.remove:
             yield from continued(text, width)
-        if not item.remove and item.billed:
-            yield from wrap("      no command: the id is not one that AWS gives out", width, "      ")
+        if not item.remove:
+            yield from wrap(f"      no command: {item.no_command or 'none is known'}", width, "      ")
 
 
 def continued(text: str, width: int) -> list[str]:
@@ -191,30 +193,31 @@ def continued(text: str, width: int) -> list[str]:
 
 
 def _failed(answer: Answer, width: int, everything: bool) -> Iterator[str]:
-    groups: dict[tuple[str, str], list[Failure]] = defaultdict(list)
+    groups: dict[tuple[str, str, bool], list[Failure]] = defaultdict(list)
     for failure in answer.found.failed:
         text = failure.error.replace(f" in {failure.region}", "")
-        groups[
-            text if failure.reason != "unreachable" else f"{failure.reason}: {text[:90]}", failure.reason
-        ].append(failure)
+        if failure.reason == "unreachable":
+            text = f"{failure.reason}: {text[:90]}"
+        groups[text, failure.reason, bool(failure.id)].append(failure)
     if not groups:
         return
     yield ""
     yield "COULD NOT LOOK   what is there is not known"
-    for (text, _), failures in sorted(groups.items(), key=lambda pair: -len(pair[1])):
-        kinds = sorted({f.kind for f in failures})
-        regions = sorted({f.region for f in failures})
-        most = len(kinds) + len(regions) if everything else 6
-        told = [f"{', '.join(names[:most])}{' …' if len(names) > most else ''}" for names in (kinds, regions)]
-        yield from wrap(
-            f"  {told[0].replace('*', 'everything')} in {told[1].replace('*', 'all regions')}: {text}",
-            width,
-            "    ",
+    for (text, *_), failures in sorted(groups.items(), key=lambda pair: -len(pair[1])):
+        kinds = sorted({"everything" if f.kind == ALL else f.kind for f in failures})
+        regions = sorted({_PLACES.get(f.region, f.region) for f in failures})
+        ids = sorted({f.id for f in failures if f.id})
+        told, where, which = (
+            _first(names, len(names) if everything else 6) for names in (kinds, regions, ids)
         )
-    if any(f.permission for f in answer.found.failed):
-        yield from wrap(
-            "  `loadsheet leftovers --aws-policy` prints the policy that allows what is read", width, "    "
-        )
+        yield from wrap(f"  {told}{' ' if which else ''}{which} in {where}: {text}", width, "    ")
+    for text in dict.fromkeys(f.next for f in answer.found.failed if f.next):
+        yield from wrap(f"  → {text}", width, "    ")
+
+
+def _first(names: list[str], most: int) -> str:
+    """The first of some names, and whether there are more."""
+    return ", ".join(names[:most]) + (f" … {len(names) - most:,} more" if len(names) > most else "")
 
 
 def _compared(answer: Answer, width: int, everything: bool) -> Iterator[str]:

@@ -41,6 +41,17 @@ class Kind:
     everywhere: bool = False
 
 
+class OneUnseen(CallFailed):
+    """One thing that there is, and that could not be looked at."""
+
+    def __init__(self, error: CallFailed, id: str, region: str) -> None:
+        super().__init__(
+            str(error), error.next, kind=error.kind, code=error.code, permission=error.permission
+        )
+        self.id = id
+        self.region = region
+
+
 @dataclass(frozen=True)
 class Place:
     """One region in which a kind is looked for.
@@ -73,6 +84,10 @@ class Place:
             self.in_time()
             yield from page.get(key) or ()
 
+    def unseen(self, error: CallFailed, id: str, region: str = "") -> OneUnseen:
+        """The failure of one thing of which nothing is known but its name; to be yielded."""
+        return OneUnseen(error, clean(id), region or error.region or self.region)
+
     def in_time(self) -> None:
         """CallFailed if the time is up."""
         if time.monotonic() > self.end:
@@ -80,11 +95,13 @@ class Place:
 
     def item(self, id: object, state: object, why: str, tags: object = None, **rest: Any) -> Item:
         """An item of this kind in this region, its texts made safe."""
+        if not rest.get("remove"):
+            rest.setdefault("no_command", "its name is none that the command line of AWS takes as it stands")
         return Item(
             kind=self.kind.name,
             id=clean(id),
             region=rest.pop("region", self.region),
-            state=clean(state),
+            state=clean(state) or "not told",
             why=clean(why),
             tags=None if tags is None else tags_of(tags),
             type=clean(rest.pop("type", "")),
