@@ -187,11 +187,17 @@ def test_without_a_region(world: World, tmp_path: Path, monkeypatch: pytest.Monk
     assert (found.state, found.next) == ("unknown", "`--region eu-west-1`, or AWS_DEFAULT_REGION")
 
 
-def test_a_type_that_there_is_not(world: World, tmp_path: Path) -> None:  # noqa: F811
-    """Unknown, and never 0 vCPUs."""
+def test_a_type_that_there_is_not(world: World, tmp_path: Path, quick: None) -> None:  # noqa: F811
+    """AWS says so: a failure, and never 0 vCPUs; with names that come near. Not allowed to ask: unknown."""
     limits(world, {G_ON_DEMAND: 32.0})
-    assert look(tmp_path, "aws.quota", instance_type="g5.tiny").state == "unknown"
-    assert look(tmp_path, "aws.quota", instance_type="nonsense").state == "unknown"
+    for kind in ("g5.xlrage", "nonsense"):
+        found = look(tmp_path, "aws.quota", instance_type=kind)
+        assert (found.state, facts(found)) == ("fail", f"AWS has no instance type {kind} in us-east-1")
+    assert "g5.xlarge" in look(tmp_path, "aws.quota", instance_type="g5.xlrage").next
+    # a region that may not be asked could have it
+    world.refuse("ec2:DescribeInstanceTypes", "UnauthorizedOperation", region="eu-west-1", status=403)
+    both = ("us-east-1", "eu-west-1")
+    assert look(tmp_path, "aws.quota", instance_type="g5.tiny", regions=both).state == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -296,8 +302,8 @@ def test_mib_is_not_gb(world: World, tmp_path: Path) -> None:  # noqa: F811
         ("g5g.xlarge", "warn", "ARM"),
         ("g6f.xlarge", "fail", "0.125 of a GPU"),
         ("p3dn.24xlarge", "warn", "compute capability 7"),
-        ("m5.xlarge", "fail", "no instance type with a GPU"),
-        ("g5.nonsense", "fail", "no instance type with a GPU"),
+        ("m5.xlarge", "fail", "m5.xlarge has no GPU"),
+        ("g5.nonsense", "fail", "AWS has no instance type g5.nonsense in us-east-1"),
         ("g6.xlarge", "ok", "spot possible, us-east-1: us-east-1"),
     ],
 )
@@ -325,6 +331,125 @@ def test_types_that_may_not_be_asked_for(world: World, tmp_path: Path) -> None: 
     world.refuse("ec2:DescribeInstanceTypes", "UnauthorizedOperation", status=403)
     found = look(tmp_path, "aws.instance-type", **asked)
     assert (found.state, "ec2:DescribeInstanceTypes" in found.next) == ("unknown", True)
+
+
+OFFERINGS = "ec2:DescribeInstanceTypeOfferings"
+
+
+def offering(*pairs: tuple[str, str]) -> str:
+    """An answer of `describe_instance_type_offerings`: types and zones."""
+    rows = "".join(
+        f"<item><instanceType>{name}</instanceType><location>{zone}</location>"
+        "<locationType>availability-zone</locationType></item>"
+        for name, zone in pairs
+    )
+    name = "DescribeInstanceTypeOfferingsResponse"
+    return f"<{name}><instanceTypeOfferingSet>{rows}</instanceTypeOfferingSet></{name}>"
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("instances", [{}, {"instance_type": "g5.xlarge"}])
+def test_where_nobody_could_look_is_never_ok(
+    world: World,  # noqa: F811
+    tmp_path: Path,
+    instances: dict[str, Any],
+) -> None:
+    """Zones that may not be seen, in one region or in all: unknown, with the permission."""
+    given: dict[str, Any] = {"sheet": sheet(tmp_path / "s.json", 20 * GIB), **instances}
+    world.refuse(OFFERINGS, "UnauthorizedOperation", region="eu-west-1", status=403)
+    for places in (("eu-west-1",), ("us-east-1", "eu-west-1")):
+        found = look(tmp_path, "aws.instance-type", regions=places, **given)
+        assert (found.state, "ec2:DescribeInstanceTypeOfferings" in found.next) == ("unknown", True)
+        assert "eu-west-1: could not look" in facts(found)
+    assert look(tmp_path, "aws.instance-type", regions=("us-east-1",), **given).state == "ok"
+
+
+def test_a_region_whose_types_nobody_could_see(world: World, tmp_path: Path) -> None:  # noqa: F811
+    """The type that was named is there in one of two regions, the other one is mute: unknown, not ok."""
+    world.refuse("ec2:DescribeInstanceTypes", "UnauthorizedOperation", region="eu-west-1", status=403)
+    given: dict[str, Any] = {"sheet": sheet(tmp_path / "s.json", GIB), "instance_type": "g5.xlarge"}
+    found = look(tmp_path, "aws.instance-type", regions=("us-east-1", "eu-west-1"), **given)
+    assert (found.state, "ec2:DescribeInstanceTypes" in found.next) == ("unknown", True)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("instances", [{}, {"instance_type": "g5.xlarge"}])
+def test_offered_nowhere(world: World, tmp_path: Path, instances: dict[str, Any]) -> None:  # noqa: F811
+    """In no zone of any region: a failure; in one region of two: a warning that names it."""
+    given: dict[str, Any] = {"sheet": sheet(tmp_path / "s.json", 20 * GIB), **instances}
+    both = ("us-east-1", "eu-west-1")
+    world.answer(OFFERINGS, offering())
+    found = look(tmp_path, "aws.instance-type", regions=both, **given)
+    assert (found.state, "not offered in us-east-1, eu-west-1" in facts(found)) == ("fail", True)
+    world.answer(OFFERINGS, offering(("g5.xlarge", "eu-west-1a")), "eu-west-1")
+    found = look(tmp_path, "aws.instance-type", regions=both, **given)
+    assert (found.state, found.next) == ("warn", "rent in eu-west-1")
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_one_that_is_offered_goes_first(world: World, tmp_path: Path) -> None:  # noqa: F811
+    """Far down the list, and the only one that there is: it is looked for, too, and named on the first line."""
+    world.answer(OFFERINGS, offering(("p5.48xlarge", "us-east-1a")))
+    found = look(tmp_path, "aws.instance-type", sheet=sheet(tmp_path / "s.json", 20 * GIB))
+    assert found.state == "ok"
+    assert found.evidence[0]["fact"] == "needed: 1 × 20.00 GiB; held by p5.48xlarge"
+
+
+def test_the_plain_page_names_the_types(
+    world: World,  # noqa: F811
+    tmp_path: Path,
+    quick: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the line answers stands on it without `--explain`: the first types, and how many more."""
+    monkeypatch.chdir(tmp_path)
+    sheet(tmp_path / "s.json", 60 * GIB)
+    words = ["preflight", "--account", "aws", "--only", "aws.instance-type", "--sheet", "s.json"]
+    text = answered(*words, "--timeout", "5min").stdout.partition("\n\n")[0]
+    first = " ".join(text.split())
+    assert first.startswith("ok aws.instance-type needed: 1 × 60.00 GiB; ")
+    # H100 by one is the smallest of EC2 that holds 60 GiB, but for what has 96 GiB of GDDR
+    assert "held by " in first
+    assert "p5.4xlarge" in first
+    assert first.endswith(" more")
+
+
+def spotless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same types, none of them as spot."""
+    return [{**row, "SupportedUsageClasses": ["on-demand"]} for row in rows]
+
+
+def test_no_spot_anywhere(
+    world: World,  # noqa: F811
+    tmp_path: Path,
+    quick: None,
+    gpu_rows: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As spot only what is to be had as spot counts; where nothing is, that fails."""
+    given: dict[str, Any] = {"sheet": sheet(tmp_path / "s.json", 20 * GIB), "spot": True}
+    assert look(tmp_path, "aws.instance-type", **given).state == "ok"
+    monkeypatch.setattr("loadsheet.cloud.checks.aws_types.gpu_types", _types(spotless(gpu_rows)))
+    found = look(tmp_path, "aws.instance-type", **given)
+    assert (found.state, "none that holds it is to be had as spot" in facts(found)) == ("fail", True)
+
+
+def _types(rows: list[dict[str, Any]]) -> Any:
+    return lambda *asked: [found for row in rows if (found := parse_type(row)) is not None]
+
+
+@pytest.mark.usefixtures("quick")
+def test_gpus_over_several_machines(world: World, tmp_path: Path) -> None:  # noqa: F811
+    """No machine has 16 GPUs of 60 GiB; two have eight each."""
+    given: dict[str, Any] = {"sheet": sheet(tmp_path / "s.json", 60 * GIB, 16)}
+    assert look(tmp_path, "aws.instance-type", **given).state == "fail"
+    assert look(tmp_path, "aws.instance-type", instances=2, **given).state == "ok"
+
+
+def test_a_type_that_there_is_not_without_a_sheet(world: World, tmp_path: Path, quick: None) -> None:  # noqa: F811
+    """Takes no sheet to fail; one that there is remains a question of memory."""
+    assert look(tmp_path, "aws.instance-type", instance_type="g5.nonsense").state == "fail"
+    assert look(tmp_path, "aws.instance-type", instance_type="g5.xlarge").state == "unknown"
 
 
 def test_every_type_of_the_list_is_understood(gpu_rows: list[dict[str, Any]]) -> None:
@@ -371,12 +496,16 @@ def test_a_bucket_in_another_region(world: World, tmp_path: Path) -> None:  # no
 
 
 def test_a_bucket_of_somebody_else(world: World, tmp_path: Path) -> None:  # noqa: F811
-    """Not allowed, or not there: unknown."""
+    """Not allowed: unknown. Not there, or no name of a bucket: a failure, also as the mirror."""
     world.refuse("s3:GetBucketLocation", "AccessDenied", status=403)
     found = look(tmp_path, "aws.data-near", data=("s3://here-data",))
     assert (found.state, "s3:GetBucketLocation" in found.next) == ("unknown", True)
     world.answers.clear()
-    assert look(tmp_path, "aws.data-near", data=("s3://nobody-s",)).state == "unknown"
+    for name, words in (("nobody-s", "NoSuchBucket"), ("no!pe", "no bucket can have that name")):
+        for check, given in (("data", {"data": (f"s3://{name}/x",)}), ("mirror", {"mirror": f"s3://{name}"})):
+            found = look(tmp_path, f"aws.{check}-near", **given)
+            assert (found.state, found.next) == ("fail", f"make it, or mend the name: {name}")
+            assert words in facts(found)
 
 
 def test_a_volume_in_another_zone(world: World, tmp_path: Path) -> None:  # noqa: F811
@@ -395,6 +524,49 @@ def test_a_volume_in_another_zone(world: World, tmp_path: Path) -> None:  # noqa
     found = look(tmp_path, "aws.volume-near", volume=other, instance_type="g5.xlarge")
     assert found.state == "fail"
     assert "us-east-1a" in found.next
+
+
+def test_a_volume_in_the_second_region(world: World, tmp_path: Path) -> None:  # noqa: F811
+    """It is looked for in every region that was named; a region that is mute could have it."""
+    ec2 = world.client("ec2", "eu-west-1")
+    made = ec2.create_volume(AvailabilityZone="eu-west-1b", Size=8)["VolumeId"]
+    rows = ec2.describe_subnets()["Subnets"]
+    subnet = next(row["SubnetId"] for row in rows if row["AvailabilityZone"] == "eu-west-1b")
+    given: dict[str, Any] = {"volume": made, "subnet": subnet, "regions": (REGION, "eu-west-1")}
+    found = look(tmp_path, "aws.volume-near", **given)
+    assert (found.state, found.next) == ("warn", "name one region: `--region eu-west-1`")
+    assert look(tmp_path, "aws.volume-near", **{**given, "regions": ("eu-west-1",)}).state == "ok"
+    world.refuse("ec2:DescribeVolumes", "UnauthorizedOperation", region="eu-west-1", status=403)
+    assert look(tmp_path, "aws.volume-near", **given).state == "unknown"
+
+
+def test_a_subnet_that_there_is_not(world: World, tmp_path: Path) -> None:  # noqa: F811
+    """AWS says InvalidSubnetID.NotFound: a failure; in one region of two it is looked at there."""
+    ec2 = world.client("ec2")
+    made = ec2.create_volume(AvailabilityZone="us-east-1b", Size=8)["VolumeId"]
+    both = (REGION, "eu-west-1")
+    for places in ((REGION,), both):
+        found = look(tmp_path, "aws.nat", subnet="subnet-0nope", regions=places)
+        assert (found.state, "subnet-0nope is not in us-east-1" in facts(found)) == ("fail", True)
+    assert look(tmp_path, "aws.volume-near", volume=made, subnet="subnet-0nope").state == "fail"
+    subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+    assert look(tmp_path, "aws.nat", subnet=subnet, regions=both).state == "not_applicable"
+    world.refuse("ec2:DescribeSubnets", "UnauthorizedOperation", region="eu-west-1", status=403)
+    assert look(tmp_path, "aws.nat", subnet="subnet-0nope", regions=both).state == "unknown"
+
+
+def test_data_behind_a_gateway(private: tuple[World, str, str, str], tmp_path: Path) -> None:
+    """The question asks for region and way: a bucket next door through a NAT gateway does not settle it."""
+    scene, _, subnet, _ = private
+    bucket(scene, "here-data", REGION)
+    given: dict[str, Any] = {"data": ("s3://here-data",), "subnet": subnet}
+    found = looked(tmp_path, "aws.data-near", "data.near", **given)
+    assert found["aws.data-near"].state == "warn"
+    assert found["data.near"].state == "not_applicable"
+    assert "warn, see there" in facts(found["data.near"])
+    scene.refuse("ec2:DescribeRouteTables", "UnauthorizedOperation", status=403)
+    found = looked(tmp_path, "aws.data-near", "data.near", **given)
+    assert {result.state for result in found.values()} == {"unknown"}
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from loadsheet.cloud.checklist import CannotLook
 from loadsheet.errors import one_line, shorten
 
 #: denied: the permission is missing; credentials: none, expired or not valid; missing: what was asked for is
-#: not there; unsupported: this endpoint does not know the call; many: more than is read
+#: not there, or cannot be by its name; unsupported: this endpoint does not know the call; many: more than is read
 Kind = Literal["denied", "throttled", "credentials", "unreachable", "missing", "unsupported", "many", "other"]
 
 #: codes of services and of moto's player: docs.aws.amazon.com, "Common errors" of each service's API reference
@@ -45,9 +45,8 @@ _CODES: Final[dict[str, Kind]] = {
     ),
     **dict.fromkeys(
         (
-            "404", "InvalidInstanceType", "NoSuchBucket", "NoSuchEntity", "NoSuchResourceException",
-            "NotFoundException",
-            "ResourceNotFoundException",
+            "404", "InvalidBucketName", "InvalidInstanceType", "NoSuchBucket", "NoSuchEntity",
+            "NoSuchResourceException", "NotFoundException", "ResourceNotFoundException",
         ),
         "missing",
     ),
@@ -81,6 +80,11 @@ class CallFailed(CannotLook):
         self.code = code
         self.permission = permission
         self.region = region
+
+
+def is_missing(found: object) -> bool:
+    """Whether AWS has answered that there is no such thing: as definite as an answer that has it."""
+    return isinstance(found, CallFailed) and found.kind == "missing"
 
 
 class NotReadOnly(RuntimeError):
@@ -132,6 +136,8 @@ def failed(error: Exception, service: str, operation: str, region: str) -> CallF
     away = (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.EndpointProviderError)
     if isinstance(error, away):
         return CallFailed(f"{where} does not answer: {text}", "try again", kind="unreachable", region=region)
+    if isinstance(error, exceptions.ParamValidationError) and "Invalid bucket name" in str(error):
+        return CallFailed(f"{where}: no bucket can have that name", kind="missing", region=region)
     if isinstance(error, ResponseParserError):
         return CallFailed(f"{where} gave no answer to {operation} that can be read", region=region)
     return CallFailed(f"{where}, {operation}: {type(error).__name__}: {text}", region=region)
@@ -143,7 +149,7 @@ def _refused(error: Any, service: str, operation: str, region: str) -> CallFaile
     code = str(answer.get("Error", {}).get("Code", ""))[:80]
     status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     kind = _CODES.get(code) or _CODES.get(code.rpartition("#")[2], "other")
-    if code.endswith((".NotFound", "NotFound")):  # EC2: InvalidVolume.NotFound
+    if code.endswith(("NotFound", ".Malformed")):  # EC2: InvalidVolume.NotFound, InvalidVolumeID.Malformed
         kind = "missing"
     if kind == "other" and status in {401, 403}:
         kind = "denied"

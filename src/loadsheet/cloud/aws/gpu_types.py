@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
 from loadsheet.cloud.aws.failures import CallFailed
 from loadsheet.cloud.aws.session import Account
-from loadsheet.errors import one_line
+from loadsheet.errors import nearest, one_line
 
 #: what begins the names of types with GPUs; the call has no filter for them
 _FAMILIES: Final = ("g*", "p*")
+_VALUES: Final = 200  # a filter of EC2 takes no more values
 _MIB: Final = 1 << 20
 
 
@@ -60,7 +61,10 @@ def _table() -> dict[str, Any]:
 
 
 def gpu_types(account: Account, region: str, names: tuple[str, ...] = ()) -> list[GpuType]:
-    """The types with GPUs that a region has, or of these names; CallFailed if it may not be asked."""
+    """The types with GPUs that a region has, or of these names.
+
+    CallFailed if it may not be asked; of kind `missing` for a name that the region does not have.
+    """
     if names:
         rows = account.items(
             "ec2", "describe_instance_types", "InstanceTypes", region=region, InstanceTypes=list(names)
@@ -68,12 +72,15 @@ def gpu_types(account: Account, region: str, names: tuple[str, ...] = ()) -> lis
     else:
         wanted = [{"Name": "instance-type", "Values": list(_FAMILIES)}]
         rows = account.items("ec2", "describe_instance_types", "InstanceTypes", region=region, Filters=wanted)
+    return [found for row in rows if (found := parse_type(row)) is not None]
+
+
+def alike(account: Account, region: str, name: str) -> list[str]:
+    """The types with GPUs whose names come near one that there is not; none if they may not be asked for."""
     try:
-        return [found for row in rows if (found := parse_type(row)) is not None]
-    except CallFailed as error:
-        if error.kind == "missing":  # a name that this region does not have
-            return []
-        raise
+        return nearest(name, [found.name for found in gpu_types(account, region)])
+    except CallFailed:
+        return []
 
 
 def parse_type(row: Mapping[str, Any]) -> GpuType | None:
@@ -126,15 +133,19 @@ def candidates(types: list[GpuType], need: float, gpus: int) -> list[GpuType]:
     return sorted(fitting, key=lambda t: (bool(t.traps), t.count, t.memory, t.vcpus, t.name))
 
 
-def offered(account: Account, region: str, name: str) -> list[str]:
-    """The zones of a region in which an instance type is offered."""
-    wanted = [{"Name": "instance-type", "Values": [name]}]
-    rows = account.items(
-        "ec2",
-        "describe_instance_type_offerings",
-        "InstanceTypeOfferings",
-        region=region,
-        LocationType="availability-zone",
-        Filters=wanted,
-    )
-    return sorted({str(row["Location"]) for row in rows if row.get("Location")})
+def offered(account: Account, region: str, names: Sequence[str]) -> dict[str, list[str]]:
+    """The zones of a region in which instance types are offered, by their names."""
+    found: dict[str, set[str]] = {name: set() for name in names}
+    for start in range(0, len(names), _VALUES):
+        rows = account.items(
+            "ec2",
+            "describe_instance_type_offerings",
+            "InstanceTypeOfferings",
+            region=region,
+            LocationType="availability-zone",
+            Filters=[{"Name": "instance-type", "Values": list(names[start : start + _VALUES])}],
+        )
+        for row in rows:
+            if row.get("Location") and row.get("InstanceType") in found:
+                found[row["InstanceType"]].add(str(row["Location"]))
+    return {name: sorted(zones) for name, zones in found.items()}

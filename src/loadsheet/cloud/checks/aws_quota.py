@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from loadsheet.cloud.aws.failures import CallFailed, is_missing
 from loadsheet.cloud.aws.looked import account, regions
 from loadsheet.cloud.aws.quotas import Room, quota_of, quotas, room, vcpus
 from loadsheet.cloud.aws.session import Account
 from loadsheet.cloud.checklist import CannotLook, Result, fail, ok, unknown, warn
+from loadsheet.cloud.checks.aws_types import no_such_type
 from loadsheet.cloud.context import Context
 from loadsheet.cloud.registry import check
 
@@ -31,11 +33,17 @@ def quota(context: Context) -> Result:
         return _families(asked, places)
     market = "spot" if context.inputs.spot else "on-demand"
     found = quota_of(wanted, market)
+    none = unknown(f"our table has no quota for {wanted}", next="look in the console: Service Quotas, EC2")
+    try:
+        size = _size(asked, wanted, places)
+    except CallFailed as error:
+        if is_missing(error):
+            return no_such_type(asked, places, wanted)
+        if found is None:
+            return none
+        raise
     if found is None:
-        return unknown(
-            f"our table has no quota for {wanted}", next="look in the console: Service Quotas, EC2"
-        )
-    size = _size(asked, wanted, places)
+        return none
     count, star = instances(context)
     need = size * count
     what = f"{count}{star} × {wanted} ({size} vCPUs) = {need} vCPUs, {market}{context.inputs.star('spot')}"
@@ -71,13 +79,14 @@ def quota(context: Context) -> Result:
 
 
 def _size(asked: Account, wanted: str, places: list[str]) -> int:
-    """vCPUs of a type; not every region knows every type."""
+    """vCPUs of a type; not every region knows every type, and `missing` is said only where none does."""
     refused: CannotLook | None = None
     for region in places:
         try:
             return vcpus(asked, [wanted], region)[wanted]
         except CannotLook as error:
-            refused = refused or error
+            if refused is None or is_missing(refused):
+                refused = error
     raise refused or CannotLook("no region is named")
 
 
