@@ -97,8 +97,8 @@ def test_story_14_the_training_hangs(
     busy = [Draw(power=0.15, busy=0.97)]
     watcher = Watcher(directory.path, start=300.0, clock=lambda: machine.now, ask_gpus=lambda: busy)
     options = {"json": True, "as_json": True, "then_shutdown": False}
-    settings: dict[str, Any] = {"dead_man": 600.0, "poll": 10.0, "idle": 300.0, "currency": ""}
-    assert watch._loop(watcher, Told(), options, settings) == 0
+    settings: dict[str, Any] = {"poll": 10.0, "idle": 300.0, "currency": ""}
+    assert watch._loop(watcher, Told(), options, settings, act.DeadMan(600.0)) == 0
     directory.close()
     assert machine.down
     assert 300 + 300 <= machine.now <= 300 + 600 + 10
@@ -139,3 +139,33 @@ def test_story_14_the_watch_is_killed(tmp_path: Path) -> None:
         assert line.split()[:2] == ["-h", "+30"]
     finally:
         os.kill(trainer, signal.SIGKILL)
+
+
+def test_it_is_set_before_anything_is_started(tmp_path: Path) -> None:
+    """A download that hangs opens no run: the shutdown is pending all the same, and it is said that it stays so."""
+    said, programs = tmp_path / "said", tmp_path / "bin"
+    programs.mkdir()
+    (programs / "shutdown").write_text(f'#!/bin/sh\necho "$@" >> {said}\n')
+    (programs / "shutdown").chmod(0o755)
+    ended = subprocess.run(
+        [sys.executable, "-m", "loadsheet", "watch", "--runs", str(tmp_path / "runs"), "--dead-man", "30min",
+         "--", "sh", "-c", f"wc -l < {said}; exit 3"],
+        env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+        check=False, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout.split()) == (3, ["1"])
+    assert "30 min from now at most: `shutdown -c` takes it back" in " ".join(ended.stderr.split())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_watch_that_cannot_tell_stops_nobody(tmp_path: Path) -> None:
+    """The disk that its output goes to is full: that is said once, and the training goes on to its end."""
+    script = TRAIN.replace("10**9", "30")
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "loadsheet", "watch", "--runs", str(tmp_path), "--json", "--poll", "0.1s",
+             "--", sys.executable, "-c", script, str(tmp_path)],
+            check=False, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120,
+        )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("the watch goes on") == 1

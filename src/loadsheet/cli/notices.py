@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from loadsheet.cli.output import show, show_json
+from loadsheet.cli.output import Unwritable, show, show_json, warn
 from loadsheet.errors import BadInput
 from loadsheet.units import parse_duration
 
@@ -62,11 +62,20 @@ def command(provider: str, path: str | None, once: bool, gcp_notice: str, as_jso
             show(f"{ear.service.name}: " + ("nothing is planned" if planned is None else _line(planned)))
         return 0 if planned is None else 1
     ended = threading.Event()
+
+    def end(*_: object) -> None:
+        # not here: whoever waits may hold the lock that `set` needs, and waits for this to return
+        threading.Thread(target=ended.set, daemon=True).start()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, end)
 
     def say(event: dict[str, Any]) -> None:
-        show(json.dumps(event) if as_json else f"{event['provider']}: {_line(event)}")
+        try:
+            show(json.dumps(event) if as_json else f"{event['provider']}: {_line(event)}")
+        except Unwritable as error:  # the run must hear of the next one all the same
+            warn(f"{error}; the listening goes on")
 
     say({"provider": ear.service.name, "event": "listening", "file": str(file)})
     listen(ear, file, say, ended)

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadsheet.cli.output import show, warn
+from loadsheet.cli.watch_page import Shown, page
 from loadsheet.errors import BadInput, LoadsheetError
 from loadsheet.money.price import parse_price
 from loadsheet.units import format_duration, format_money, parse_count, parse_duration
 
 if TYPE_CHECKING:
-    from loadsheet.cloud.watch.look import Look, Watcher
+    from loadsheet.cloud.watch.act import DeadMan
+    from loadsheet.cloud.watch.look import Watcher
     from loadsheet.cloud.watch.meter import Cap, Meter
     from loadsheet.cloud.watch.told import Told
 
@@ -86,12 +87,31 @@ def command(command_line: tuple[str, ...], word: str | None, root: str, **option
         if path is None:
             return 1
         look = _watcher(path, options, settings, meter, cap, started=False).look()
-        show(json.dumps(look.to_json()) if as_json else _page(look, settings["currency"]))
+        show(json.dumps(look.to_json()) if as_json else page(look, settings["currency"]))
         return 1 if look.alarmed else 0
     from loadsheet.cloud.watch.told import Told
 
     with Told().listening() as told:
-        return _watch(root, word, command_line, options, settings, meter, cap, told)
+        guard = _guard(settings)
+        try:
+            return _watch(root, word, command_line, options, settings, meter, cap, told, guard)
+        finally:
+            if guard is not None and guard.pending:
+                warn(
+                    f"a shutdown of this machine stays pending, {guard.minutes} min from now at most: "
+                    "`shutdown -c` takes it back"
+                )
+
+
+def _guard(s: dict[str, Any]) -> DeadMan | None:
+    """The dead man's switch, set before anything else: what is started after it may hang before it opens a run."""
+    from loadsheet.cloud.watch.act import DeadMan
+
+    if s["dead_man"] is None:
+        return None
+    guard = DeadMan(s["dead_man"])
+    guard.put_off(time.monotonic())
+    return guard
 
 
 def _watch(
@@ -103,15 +123,16 @@ def _watch(
     meter: Meter | None,
     cap: Cap | None,
     told: Told,
+    guard: DeadMan | None,
 ) -> int:
     """Start the command, if there is one, and watch until the end; the exit status."""
     child = _start(command_line, told) if command_line else None
     try:
-        path = _wait_for_run(root, word, child, settings["start"], meter, cap, settings, told)
+        path = _wait_for_run(root, word, child, settings["start"], meter, cap, settings, told, guard)
         if path is None:
             return (told.status or 1) if child is None else _code(child.wait())
         watcher = _watcher(path, options, settings, meter, cap, started=child is not None)
-        return _loop(watcher, told, options, settings)
+        return _loop(watcher, told, options, settings, guard)
     except BaseException:
         if child is not None and child.poll() is None:
             child.send_signal(signal.SIGTERM)  # what it has trained is saved
@@ -202,8 +223,11 @@ def _wait_for_run(
     cap: Cap | None,
     s: dict[str, Any],
     told: Told | None = None,
+    guard: DeadMan | None = None,
 ) -> Path | None:
     """The directory of the run; one that is still to be opened is waited for, by its command or for `patience`.
+
+    So long, too, is the shutdown put off: what has opened no run by then may hang.
 
     None if the command has ended without one, the budget did, or a signal ended the watch.
     """
@@ -232,6 +256,8 @@ def _wait_for_run(
                 f"the command ended with status {child.returncode} and opened no run in `{root}`: nothing was watched"
             )
             return None
+        if guard is not None and time.monotonic() < until:
+            guard.put_off(time.monotonic())
         if meter is not None and cap is not None and cap.room(spent := meter.spent(), meter.price) <= 0:
             warn(f"the budget is needed for the stop: {_sum(spent, s)} spent, no run was opened in `{root}`")
             if child is not None:
@@ -287,13 +313,14 @@ def _watcher(
     )
 
 
-def _loop(watcher: Watcher, told: Told, options: dict[str, Any], s: dict[str, Any]) -> int:
+def _loop(
+    watcher: Watcher, told: Told, options: dict[str, Any], s: dict[str, Any], guard: DeadMan | None
+) -> int:
     """Look until the run is done, the command has ended, the budget is used, or we are told to stop."""
-    from loadsheet.cloud.watch.act import DeadMan, run_shutdown
+    from loadsheet.cloud.watch.act import run_shutdown
 
-    guard = None if s["dead_man"] is None else DeadMan(s["dead_man"])
     child = told.child
-    shown = _Shown(s["currency"], options["as_json"])
+    shown = Shown(s["currency"], options["as_json"])
     gone_since: float | None = None
     status = 0
     while True:
@@ -323,6 +350,8 @@ def _loop(watcher: Watcher, told: Told, options: dict[str, Any], s: dict[str, An
     shown.clear()
     if options["then_shutdown"]:
         run_shutdown("-h", "now", "loadsheet watch")
+        if guard is not None:
+            guard.pending = False
     return status
 
 
@@ -348,64 +377,3 @@ def _stop(path: Path, child: subprocess.Popen[bytes] | None, s: dict[str, Any]) 
             f"the training did not end within {format_duration(patience)} of SIGTERM (--save, --stop): SIGKILL"
         )
     return 1
-
-
-class _Shown:
-    """What a person sees: a line when something begins or is over, and on a terminal how it goes."""
-
-    def __init__(self, currency: str, as_json: bool) -> None:
-        self.currency = currency
-        self.as_json = as_json
-        self.before: dict[str, str] = {}
-        self.line = sys.stderr.isatty() and not as_json and os.environ.get("TERM") != "dumb"
-
-    def look(self, look: Look) -> None:
-        if self.as_json:
-            show(json.dumps(look.to_json()))
-            return
-        self.clear()
-        clock = time.strftime("%H:%M:%S", time.localtime(look.time))
-        found = {f.id: f"{f.level}: {f.text}" for f in look.findings}
-        for name, text in found.items():
-            if name not in self.before:
-                show(f"{clock} {text}")
-        for name in self.before.keys() - found.keys():
-            show(f"{clock} over: {name}")
-        self.before = found
-        if self.line:
-            with contextlib.suppress(OSError, ValueError):
-                columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
-                sys.stderr.write(_status(look, self.currency)[: columns - 1])
-                sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self.line:
-            with contextlib.suppress(OSError, ValueError):
-                sys.stderr.write("\r\x1b[K")
-                sys.stderr.flush()
-
-
-def _status(look: Look, currency: str) -> str:
-    """How it goes, in one line."""
-    of = "" if look.total is None else f"/{look.total:,}"
-    parts = [f"step {look.step + 1:,}{of}", f"attempt {look.attempt}"]
-    if look.spent is not None:
-        parts.append(f"{format_money(look.spent, currency)} so far")
-    if look.room is not None:
-        parts.append(f"budget lasts {format_duration(max(look.room, 0.0))}")
-    parts.append(
-        "done"
-        if look.done
-        else f"{len(look.findings)} finding{'s' * (len(look.findings) != 1)}"
-        if look.findings
-        else "all is well"
-    )
-    return " · ".join(parts)
-
-
-def _page(look: Look, currency: str) -> str:
-    """One look as a page."""
-    lines = [f"{look.run}: {_status(look, currency)}"]
-    lines += [f"{f.level}: {f.text}" for f in look.findings]
-    lines += [f"unknown: {text}" for text in look.unknown]
-    return "\n".join(lines)

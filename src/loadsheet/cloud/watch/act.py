@@ -67,6 +67,7 @@ class DeadMan:
     def __init__(self, seconds: float) -> None:
         self.minutes = max(int(seconds // 60), 2)
         self._put_off = float("-inf")
+        self.pending = False
         if shutil.which("shutdown") is None:
             raise BadInput("--dead-man: got a machine without `shutdown`, expected one", "leave it out")
 
@@ -76,6 +77,7 @@ class DeadMan:
             return
         run_shutdown("-h", f"+{self.minutes}", "loadsheet watch: nobody watches this machine any more")
         self._put_off = now
+        self.pending = True
 
 
 def run_shutdown(*arguments: str) -> None:
