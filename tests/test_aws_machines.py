@@ -27,7 +27,10 @@ from terminal import answered, run
 from loadsheet.cloud.aws.gpu_types import parse_type
 from loadsheet.cloud.aws.operations import PREFLIGHT
 from loadsheet.cloud.aws.quotas import quota_of, quotas
+from loadsheet.cloud.aws.regions import require_regions
 from loadsheet.cloud.aws.session import policy
+from loadsheet.cloud.context import Context, Inputs
+from loadsheet.errors import UnknownKey
 
 GIB = 1 << 30
 G_ON_DEMAND, G_SPOT = "L-DB2E81BA", "L-3819A6DF"
@@ -673,6 +676,9 @@ def test_the_policy_allows_exactly_what_is_called(
         "subnet": subnet,
         "sheet": sheet(tmp_path / "s.json", GIB),
     }
+    # a region that our table does not have is asked for
+    with pytest.raises(UnknownKey, match="eu-moon-1"):
+        require_regions(Context(tmp_path, Inputs(accounts=("aws",), regions=("eu-moon-1",))))
     for who, kind, spot in (
         ("user/ada", "g5.xlarge", False),
         ("assumed-role/train/x", "p6-b200.48xlarge", True),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadsheet import __version__
-from loadsheet.cli.output import coloured, show, show_json, width
+from loadsheet.cli.output import coloured, show, show_json, warn, width
 from loadsheet.cli.progress import Progress
 from loadsheet.errors import BadInput, UnknownKey, shorten
 from loadsheet.units import parse_bytes, parse_count, parse_duration
@@ -123,6 +123,11 @@ def command(**given: Any) -> int:
 
         checks, later = now(checks, context.inputs.pid is not None or going_on(context))
     checks, left = asked_for(checks, context.inputs.accounts, given["only"])
+    if any(c.id.startswith("aws.") for c in checks):
+        from loadsheet.cloud.aws.regions import doubtful, require_regions
+
+        for name in require_regions(context):
+            warn(doubtful(name))
     page = Path(given["html"]) if given["html"] else None
     if page is not None and not page.parent.is_dir():
         raise BadInput(f"--html: got {shorten(given['html'])}, expected a file in a folder that exists")
@@ -137,9 +142,12 @@ def command(**given: Any) -> int:
     if given["as_json"]:
         show_json(to_json(results, context.inputs, [*left, *later]))
     else:
-        rest = [not_asked(left, context.inputs.accounts), _later(later)]
+        rest = [not_asked(left, context.inputs.accounts), _later(later), _leftovers(results)]
         text = " ".join(filter(None, rest))
-        for line in [*summary(results, width(), text), *starred(context.inputs, width())]:
+        for line in [
+            *summary(results, width(), text, strict=given["strict"]),
+            *starred(context.inputs, width()),
+        ]:
             show(line)
     if page is not None:
         from loadsheet.cloud.page_html import page as make_page
@@ -162,6 +170,15 @@ def _later(left: list[Check]) -> str:
         return ""
     how = " ".join(f"--phase {phase}" for phase in phases)
     return f"left out: {len(left)} checks for {' and '.join(phases)} the run; `{how}` asks for them."
+
+
+def _leftovers(results: list[tuple[Check, Result]]) -> str:
+    """Where to look for what is left, if what is to be done after a run was asked for."""
+    if not any(c.phase == "after" for c, _ in results):
+        return ""
+    return (
+        "what is left in an account of AWS: `loadsheet leftovers` looks in every region, and removes nothing."
+    )
 
 
 @contextlib.contextmanager
@@ -248,7 +265,9 @@ def inputs(given: dict[str, Any]) -> Inputs:
     if given["account"]:
         values["accounts"] = parse_accounts(given["account"])
     if given["region"]:
-        values["regions"] = tuple(given["region"])
+        from loadsheet.cloud.aws.regions import parse_regions
+
+        values["regions"] = parse_regions(given["region"])
     return replace(Inputs(), **values, given=frozenset(values))
 
 

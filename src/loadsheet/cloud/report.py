@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from loadsheet.cloud.accounts import ACCOUNTS
 from loadsheet.cloud.checklist import Check, Result
 from loadsheet.cloud.context import Inputs
 from loadsheet.errors import one_line
@@ -81,8 +82,13 @@ def lines(entry: Check, result: Result, width: int, *, explain: bool = False) ->
     return shown
 
 
-def summary(results: Iterable[tuple[Check, Result]], width: int, left_out: str = "") -> list[str]:
-    """How many of each, which ones to act on, how to answer what is asked, and what nobody asked for."""
+def summary(
+    results: Iterable[tuple[Check, Result]], width: int, left_out: str = "", *, strict: bool = False
+) -> list[str]:
+    """How many of each, which ones to act on, how to answer what is asked, and what nobody asked for.
+
+    `strict`: what warns or is unknown counts as failed, for the exit status.
+    """
     results = list(results)
     counts = Counter(result.state for _, result in results)
     asked = [c.id for c, result in results if c.question and result.state == "unknown"]
@@ -94,9 +100,11 @@ def summary(results: Iterable[tuple[Check, Result]], width: int, left_out: str =
             todo = one_line(result.next) or next(filter(None, map(sentence, result.evidence)), "") or c.why
             shown += wrap(f"  {c.id} → {todo}", width, "    ")
     if named := [c.id for c, result in results if result.state == "warn"]:
-        shown += wrap(f"{len(named)} warn: {', '.join(named)}", width, "  ")
+        text = f"{len(named)} warn{' (counted as failed)' if strict else ''}: {', '.join(named)}"
+        shown += wrap(text, width, "  ")
+    counted = "counted as failed" if strict else "counted as failed only with `--strict`"
     rest = [
-        f"{counts['unknown']} unknown" if counts["unknown"] else "",
+        f"{counts['unknown']} unknown ({counted})" if counts["unknown"] else "",
         f"{counts['ok']} ok" if counts["ok"] else "",
         f"{counts['not_applicable']} not applicable" if counts["not_applicable"] else "",
     ]
@@ -104,6 +112,13 @@ def summary(results: Iterable[tuple[Check, Result]], width: int, left_out: str =
         shown += wrap("  ".join(filter(None, rest)), width)
     if not results:
         shown.append("no check was asked for")
+    for name, provider in ACCOUNTS.items():
+        states = [r.state for c, r in results if c.needs != "machine" and c.id.partition(".")[0] == name]
+        states = [state for state in states if state != "not_applicable"]
+        if len(states) > 1 and set(states) == {"unknown"}:
+            shown += wrap(
+                f"all {len(states)} checks of the account of {provider} that apply are unknown.", width
+            )
     if asked:
         count = "1 question is" if len(asked) == 1 else f"{len(asked)} questions are"
         shown += wrap(

@@ -118,21 +118,21 @@ ask(
 )
 ask(
     "after.terminated",
-    "Are all machines of this experiment terminated, in every region?",
+    "Are all machines of this experiment terminated, in every region (AWS: `loadsheet leftovers` looks)?",
     phase="after",
     days=1,
     why="most surprising bills come from something that was not switched off",
 )
 ask(
     "after.volumes",
-    "Are the volumes of stopped and terminated machines deleted, or meant to stay?",
+    "Are the volumes of stopped and terminated machines deleted, or meant to stay (`loadsheet leftovers`)?",
     phase="after",
     days=7,
     why="a stopped machine costs nothing, its volumes cost as before",
 )
 ask(
     "after.removed",
-    "Are snapshots, buckets, addresses and gateways that nobody needs deleted?",
+    "Are snapshots, buckets, addresses and gateways that nobody needs deleted (`loadsheet leftovers`)?",
     phase="after",
     days=7,
     why="they cost a little, every month, for ever",

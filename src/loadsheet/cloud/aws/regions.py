@@ -1,0 +1,69 @@
+"""Regions by their names: one that there is not is refused, as it would be mute and every check of it `unknown`."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable
+from importlib import resources
+
+from loadsheet.cloud.aws.looked import account
+from loadsheet.cloud.aws.session import GLOBAL
+from loadsheet.cloud.checklist import CannotLook
+from loadsheet.cloud.context import Context
+from loadsheet.errors import BadInput, UnknownKey, nearest, shorten
+
+
+@functools.cache
+def known_regions() -> frozenset[str]:
+    """The regions of AWS in our table; source and date stand in `regions.json`."""
+    text = resources.files("loadsheet.cloud").joinpath("export", "regions.json").read_text(encoding="utf-8")
+    return frozenset(json.loads(text)["clouds"]["aws"])
+
+
+def parse_regions(names: Iterable[str]) -> tuple[str, ...]:
+    """The regions of `--region`, each once; BadInput for what is no name of one at any provider."""
+    found = tuple(dict.fromkeys(names))
+    for name in found:
+        plain = name.isascii() and name.replace("-", "").isalnum() and name == name.lower()
+        if not plain or len(name) > 40:
+            raise BadInput(f"--region: got {shorten(name)}, expected a name such as `eu-west-1`")
+    return found
+
+
+def require_regions(context: Context) -> list[str]:
+    """Raise UnknownKey for a region that AWS does not have; those of which nobody could say it.
+
+    What is in our table takes no question; of others AWS is asked, which may have made them since. With accounts
+    of other providers a name may be theirs, and is not asked for.
+    """
+    named = context.inputs.regions
+    strange = [name for name in named if name not in known_regions()]
+    if set(context.inputs.accounts) != {"aws"} or (named and not strange):
+        return []
+    try:
+        asked = account(context)
+        if not named:
+            strange = [asked.home] if asked.home and asked.home not in known_regions() else []
+        if not strange:
+            return []
+        home = asked.home if asked.home in known_regions() else GLOBAL
+        rows = asked.call("ec2", "describe_regions", region=home, AllRegions=True).get("Regions") or ()
+    except CannotLook:
+        return strange
+    known = {str(row.get("RegionName", "")) for row in rows}
+    if not known & known_regions():  # AWS in China, or for a government: another list than that of our table
+        known |= known_regions()
+    for name in strange:
+        if name not in known:
+            raise UnknownKey(name, known, "region")
+    return []
+
+
+def doubtful(name: str) -> str:
+    """A remark on a region in no table, of which AWS could not be asked."""
+    near = nearest(name, known_regions())
+    hint = f", near {', '.join(near)}" if near else ""
+    return (
+        f"region: {shorten(name)} is in no table here{hint}, and AWS could not be asked whether it is there"
+    )
