@@ -379,15 +379,41 @@ def test_story_3_the_alert_comes_too_late(world: World, tmp_path: Path) -> None:
 
 
 def test_budgets_that_may_not_be_read(world: World, tmp_path: Path) -> None:  # noqa: F811
-    """The list, or who hears the alerts: unknown, with the permission."""
+    """The list, or who hears the alerts: unknown, with the permission, and nothing said of what was not seen."""
     planted(world, alert(50), alert(80), alert(100))
     world.refuse("budgets:DescribeSubscribersForNotification", "AccessDeniedException")
     found = look(tmp_path, "aws.budget")
     assert found.state == "unknown"
     assert "budgets:ViewBudget" in found.next
+    assert "alerts at" not in facts(found)
     world.refuse("budgets:DescribeBudgets", "AccessDeniedException")
     found = look(tmp_path, "aws.budget")
     assert (found.state, "budgets:ViewBudget" in found.next) == ("unknown", True)
+
+
+def test_a_budget_whose_alerts_may_be_there(world: World, tmp_path: Path) -> None:  # noqa: F811
+    """One budget without an alert that was read, another that could not be: that nobody is told is not known."""
+    planted(world)
+    world.client("budgets").create_budget(
+        AccountId=ACCOUNT,
+        Budget={"BudgetName": "other", "BudgetLimit": {"Amount": "9", "Unit": "USD"}, "TimeUnit": "MONTHLY",
+                "BudgetType": "COST", "CostTypes": {"IncludeCredit": False}},
+        NotificationsWithSubscribers=[alert(50), alert(80), alert(100)],
+    )  # fmt: skip
+    assert look(tmp_path, "aws.budget").state == "unknown"  # nothing says who hears those of `other`
+    world.answer(
+        "budgets:DescribeNotificationsForBudget",
+        lambda request: Refusal("ThrottlingException") if request["BudgetName"] == "other" else None,
+    )
+    found = look(tmp_path, "aws.budget")
+    assert (found.state, "the alerts of other could not be read" in facts(found)) == ("unknown", True)
+
+
+def test_a_price_in_another_currency(world: World, tmp_path: Path) -> None:  # noqa: F811
+    """Euros are not held against a budget in dollars: what can be spent unseen is not known."""
+    planted(world, alert(50), alert(80), alert(100))
+    found = look(tmp_path, "aws.budget", price=Price(96.0, "EUR"), gpus=1)
+    assert (found.state, found.next) == ("unknown", "`--price` in USD")
 
 
 @pytest.mark.parametrize("amount", ["", "nan", "inf", "-5", "0", None])

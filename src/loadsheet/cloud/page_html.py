@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
-from typing import Final
+from typing import Any, Final
 
 from loadsheet.cloud.checklist import MEANING, PHASES, STATES, Check, Phase, Result, State
 from loadsheet.cloud.context import Context
@@ -76,11 +76,17 @@ def page(results: Iterable[tuple[Check, Result]], context: Context, version: str
     return "\n".join(parts)
 
 
+def _fact(row: Mapping[str, Any]) -> str:
+    """A piece of evidence, and the command that it names."""
+    call = one_line(str(row.get("command", "")))
+    return escape(sentence(row)) + (f" <code>{escape(call)}</code>" if call else "")
+
+
 def _article(entry: Check, result: Result) -> str:
     """One check."""
-    facts = [text for text in map(sentence, result.evidence) if text]
-    rows = "".join(f"<li>{escape(text)}</li>" for text in facts)
-    found = f"<ul>{rows}</ul>" if len(facts) > 1 else "".join(f"<p>{escape(text)}</p>" for text in facts)
+    facts = [text for text in map(_fact, result.evidence) if text]
+    rows = "".join(f"<li>{text}</li>" for text in facts)
+    found = f"<ul>{rows}</ul>" if len(facts) > 1 else "".join(f"<p>{text}</p>" for text in facts)
     todo = f"<p><b>Next:</b> {escape(one_line(result.next))}</p>" if result.next else ""
     return (
         f'<article><div><span class="state {result.state}">{_WORDS.get(result.state, result.state)}</span></div>'

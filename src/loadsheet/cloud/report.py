@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from loadsheet.cloud.accounts import ACCOUNTS
@@ -23,12 +25,62 @@ LABELS: Final = {
 }
 _STATE: Final = 8  # columns of the state and the gap behind it
 _ID: Final = 24
+_QUOTED: Final = re.compile(r"`[^`]+`")
+_SPAN: Final = re.compile(r"([^`]*)`([^`]+)`([^`]*)")
+_GLUE: Final = "\0"  # a blank at which a line is not broken
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """A paragraph; options and paths are not broken at their hyphens, but where nothing else helps."""
+    """A paragraph; options and paths are not broken at their hyphens, but where nothing else helps.
+
+    What stands between backquotes stays on one line, so that it can be pasted; a command that is too long for one
+    has lines of its own, continued as a shell reads them.
+    """
     width = max(width, 16)
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    lines: list[str] = []
+    glued = _QUOTED.sub(lambda match: match[0].replace(" ", _GLUE), text)
+    for is_command, part in _parts(glued, width - len(indent)):
+        if is_command:
+            lines += command(part.replace(_GLUE, " "), width, indent)
+            continue
+        first = indent if lines else ""
+        whole = textwrap.wrap(
+            part, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False
+        )
+        lines += [line.replace(_GLUE, " ") for line in whole]
+    return lines or [""]
+
+
+def _parts(glued: str, room: int) -> Iterator[tuple[bool, str]]:
+    """The text in pieces, and between them the commands that are too long for a line."""
+    done = 0
+    for word in re.finditer(r"\S+", glued):
+        span = _SPAN.fullmatch(word[0])
+        if span is None or len(word[0]) <= room or not _plain(span[2]):
+            continue
+        yield False, glued[done : word.start()] + span[1]
+        yield True, span[2]
+        done = word.end() - len(span[3].lstrip(",;.:"))
+    yield False, glued[done:].lstrip() if done else glued
+
+
+def command(text: str, width: int, indent: str = "") -> list[str]:
+    """A command on lines of its own; pasted into a shell it is the same command."""
+    from loadsheet.cloud.leftovers.page import continued
+
+    margin = 6  # what `continued` begins with
+    return [indent + line[margin:] for line in continued(text, width + margin - len(indent))]
+
+
+def _plain(words: str) -> bool:
+    """Whether a text is one command and its arguments, and nothing that only a shell could do."""
+    text = words.replace(_GLUE, " ")
+    if " " not in text or any(sign in text for sign in "|&;<>$"):
+        return False
+    try:
+        return bool(shlex.split(text))
+    except ValueError:
+        return False
 
 
 def sentence(evidence: Mapping[str, Any]) -> str:
@@ -56,7 +108,8 @@ def _finding(row: Mapping[str, Any]) -> str:
 def lines(entry: Check, result: Result, width: int, *, explain: bool = False) -> list[str]:
     """One check: state, id, what was found; for all but `ok` also every piece of evidence and what to do."""
     head = f"{LABELS[result.state]:<{_STATE}}{entry.id}"
-    facts = [text for text in map(sentence, result.evidence) if text]
+    said = [(text, str(row.get("command", ""))) for row in result.evidence if (text := sentence(row))]
+    facts = [text for text, _ in said]
     asks = entry.only_asks and result.state == "unknown"
     quoted = any("redacted" in row for row in result.evidence)  # of an `ok` too: what was allowed or replaced
     full = explain or quoted or result.state in {"warn", "fail"} or (result.state == "unknown" and not asks)
@@ -66,15 +119,16 @@ def lines(entry: Check, result: Result, width: int, *, explain: bool = False) ->
         first, *rest = wrap(facts[0], width - _STATE - _ID)
         shown.append(f"{head:<{_STATE + _ID}}{'' if len(head) < _STATE + _ID else ' '}{first}")
         shown += [" " * (_STATE + _ID) + line for line in rest]
-        more = [(" " * (_STATE + _ID), text) for text in facts[1:]]
+        more = [(" " * (_STATE + _ID), *row) for row in [("", said[0][1]), *said[1:]]]
         pad = " " * (_STATE + _ID)
     else:
         shown.append(head)
-        more = [(pad, text) for text in facts]
+        more = [(pad, *row) for row in said]
     if not full:
-        more = more[: len(more) - len(facts) + 1]
-    for indent, text in more:
-        shown += [indent + line for line in wrap(text, width - len(indent))]
+        more = more[:1]
+    for indent, text, call in more:
+        shown += [indent + line for line in wrap(text, width - len(indent)) if text]
+        shown += [indent + line for line in command(one_line(call), width - len(indent)) if call]
     if full and result.next:
         shown += [pad + line for line in wrap(f"→ {one_line(result.next)}", width - len(pad), "  ")]
     if explain:

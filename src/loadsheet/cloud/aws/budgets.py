@@ -6,7 +6,7 @@ import datetime
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from loadsheet.cloud.aws.failures import CallFailed
@@ -45,7 +45,8 @@ class Budget:
         """The budget in a sentence."""
         spent = "" if self.actual is None else f", {self.actual:,.2f} of it spent as far as AWS knows"
         levels = ", ".join(f"{level} %" for level in sorted(self.levels)) or "none"
-        return f"{self.name}: {self.limit:,.2f} {self.unit} {self.period}{spent}; alerts at {levels}"
+        alerts = "" if self.unread is not None else f"; alerts at {levels}"
+        return f"{self.name}: {self.limit:,.2f} {self.unit} {self.period}{spent}{alerts}"
 
 
 def read_budgets(account: Account, number: str, now: float) -> list[Budget]:
@@ -53,10 +54,15 @@ def read_budgets(account: Account, number: str, now: float) -> list[Budget]:
     found: list[Budget] = []
     for row in account.items("budgets", "describe_budgets", "Budgets", region=GLOBAL, AccountId=number):
         plain = parse_budget(row, now)
-        if not plain.useless and len(found) < _MOST:
-            plain = _with_alerts(account, number, plain)
+        if not plain.useless:
+            asked = len(found) < _MOST
+            plain = _with_alerts(account, number, plain) if asked else replace(plain, unread=_too_many())
         found.append(plain)
     return found
+
+
+def _too_many() -> CallFailed:
+    return CallFailed(f"of more than {_MOST} budgets the alerts of the others are not read", kind="many")
 
 
 def parse_budget(row: Mapping[str, Any], now: float) -> Budget:
@@ -103,8 +109,6 @@ def _amount(spend: object) -> float | None:
 
 def _with_alerts(account: Account, number: str, plain: Budget) -> Budget:
     """The budget with the levels at which somebody hears of it."""
-    from dataclasses import replace
-
     about: dict[str, Any] = {"region": GLOBAL, "AccountId": number, "BudgetName": plain.name}
     levels: set[int] = set()
     remarks = list(plain.remarks)

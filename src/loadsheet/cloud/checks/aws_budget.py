@@ -24,28 +24,34 @@ def budget(context: Context) -> Result:
     """A budget that counts EC2, has not ended, and sends alerts at 50, 80 and 100 % to somebody; and their delay."""
     who = caller(context)
     found = read_budgets(account(context), who.account, context.machine.time())
-    create = {"fact": create_call(who.account), "command": create_call(who.account)}
+    create = {"fact": "what would make one, printed and not run:", "command": create_call(who.account)}
     if not found:
-        how = "make one (the line above, with your amount and address): it is printed, not run"
-        return fail("there is no budget", create, next=how)
+        return fail(
+            "there is no budget", create, next="make one: the command above, with your amount and address"
+        )
     counting = [b for b in found if not b.useless]
     rows = [{"fact": f"{b.name}: {b.useless}", "budget": b.name} for b in found if b.useless][:6]
     if not counting:
-        return fail("no budget counts here", *rows, create, next="make one that counts EC2: the line above")
+        return fail(
+            "no budget counts here", *rows, create, next="make one that counts EC2: the command above"
+        )
     best = min(counting, key=Budget.open_points)
     late, cost = unseen(context)
     row = {"fact": best.said, "budget": best.name, "limit": best.limit, "actual": best.actual}
     remarks: list[str | dict[str, Any]] = [*best.remarks, *rows, late]
-    if best.unread:
-        return unknown(
-            row, f"its alerts could not be read: {best.unread.args[0]}", *remarks, next=best.unread.next
-        )
     missing = [level for level in LEVELS if level not in best.levels]
+    unread = next((b for b in [best, *counting] if b.unread is not None), None)
+    if missing and unread is not None and unread.unread is not None:  # its alerts may be there
+        text = f"the alerts of {unread.name} could not be read: {unread.unread}"
+        return unknown(row, text, *remarks, next=unread.unread.next)
     if missing:
         text = f"no alert that reaches somebody at {shown(f'{level} %' for level in missing)}"
         return fail(row, text, *remarks, create, next="add them to the budget: Billing, Budgets, Alerts")
     price = context.inputs.price
-    if cost is not None and price is not None and price.currency in {best.unit, ""} and cost > best.limit:
+    if price is not None and price.currency not in {best.unit, ""}:
+        text = f"your price is in {price.currency} and the budget in {best.unit}: not compared"
+        return unknown(row, text, *remarks, next=f"`--price` in {best.unit}")
+    if cost is not None and cost > best.limit:
         text = f"before the first alert {cost / best.limit:.1f} budgets can be spent at your price"
         return warn(
             row, text, *remarks, next="a cap of your own (`loadsheet watch`, a timer): alerts stop nothing"
