@@ -110,7 +110,7 @@ class World:
         service = _SERVICES.get(service, service)
         target = environ.get("HTTP_X_AMZ_TARGET", "")
         request = _request(body, target)
-        if service == "s3":
+        if not target and "Action" not in request:
             request = {"Path": environ["PATH_INFO"], **request}
         name = target.rpartition(".")[2] or str(request.get("Action", "")) or _rest(environ)
         with self._lock:

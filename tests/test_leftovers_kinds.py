@@ -34,7 +34,7 @@ NOW = 1_800_000_000.0
 #: where the first value of an enumeration, or the sample of a text, is not one that costs
 CHOSEN = {"DeleteOnTermination": False, "InstanceType": "p3.2xlarge", "retentionInDays": 0, "FleetState": "active",
           "SpotFleetRequestState": "active", "Type": "persistent", "CreationDate": "2026-11-01T00:00:00.000Z",
-          "LocationConstraint": "eu-west-1", "BucketRegion": "eu-west-1"}  # fmt: skip
+          "LocationConstraint": "eu-west-1", "BucketRegion": "eu-west-1", "Managed": False}  # fmt: skip
 OF_KIND: dict[str, dict[str, Any]] = {
     "bucket": {"MFADelete": "Disabled"},
     "address": {"AssociationId": "", "InstanceId": "", "NetworkInterfaceId": ""},

@@ -70,6 +70,7 @@ def item_json(item: Item, rates: Mapping[str, Rate], now: float) -> dict[str, An
         "since_created": None if cost is None or age is None else cost * age * 24,
         "remove": list(item.remove),
         "no_command": item.no_command,
+        "extra": item.extra,
     }
 
 

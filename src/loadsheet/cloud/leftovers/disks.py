@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
-from loadsheet.cloud.leftovers.item import Item, command, moment
-from loadsheet.cloud.leftovers.registry import Place, kind
+from loadsheet.cloud.aws.failures import CallFailed
+from loadsheet.cloud.leftovers.item import Item, command, many, moment
+from loadsheet.cloud.leftovers.machines import ending
+from loadsheet.cloud.leftovers.makers import managed, owner, through
+from loadsheet.cloud.leftovers.registry import OneUnseen, Place, kind
 from loadsheet.units import GIB
 
+_FREE_OPS: Final = 3000
+_FREE_SPEED: Final = 125  # MiB/s
 _OF_IMAGE: Final = re.compile(r"\bami-[0-9a-f]{8,17}\b")
 
 
@@ -20,6 +26,24 @@ def _size(row: dict[str, Any], key: str) -> float | None:
     return float(value) * GIB if isinstance(value, int | float) else None
 
 
+def _speed(row: dict[str, Any]) -> str:
+    """What a volume is billed for beside its size: the speed that was ordered; "" if there is none.
+
+    gp3 has 3,000 IOPS and 125 MiB/s in its price: docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html
+
+    >>> _speed({"VolumeType": "gp3", "Iops": 16000, "Throughput": 250}), _speed({"VolumeType": "gp2", "Iops": 300})
+    ('13,000 IOPS and 125 MiB/s', '')
+    """
+    form, ops, speed = row.get("VolumeType"), row.get("Iops") or 0, row.get("Throughput") or 0
+    parts: list[str] = []
+    if form == "gp3":
+        parts += [f"{ops - _FREE_OPS:,} IOPS"] if ops > _FREE_OPS else []
+        parts += [f"{speed - _FREE_SPEED:,} MiB/s"] if speed > _FREE_SPEED else []
+    elif form in ("io1", "io2"):
+        parts += [f"{ops:,} IOPS"] if ops else ["its IOPS"]
+    return " and ".join(parts)
+
+
 @kind("volume", calls=["ec2:DescribeVolumes"], why="a volume is billed by its size, attached or not")
 def volumes(place: Place) -> Iterator[Item]:
     """Volumes that hang on no instance."""
@@ -27,11 +51,27 @@ def volumes(place: Place) -> Iterator[Item]:
     for row in place.rows("ec2", "describe_volumes", "Volumes", Filters=free):
         form = str(row.get("VolumeType", ""))
         yield place.item(
-            row.get("VolumeId", ""), row.get("State", ""), "it hangs on no machine", row.get("Tags") or [],
+            row.get("VolumeId", ""), row.get("State", ""),
+            "; ".join(filter(None, ["it hangs on no machine", owner(row.get("Tags"))])),
+            row.get("Tags") or [],
             created=moment(row.get("CreateTime")), size=_size(row, "Size"), type=form,
-            billed=(form, "volume"),
-            remove=command("ec2", "delete-volume", place.region, volume_id=row.get("VolumeId", "")),
+            billed=(form, "volume"), extra=_speed(row), **through(managed(row)),
+            remove=() if managed(row) else command(
+                "ec2", "delete-volume", place.region, volume_id=row.get("VolumeId", "")),
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A machine that holds a volume, with the commands that end it and the service that runs it."""
+
+    machine: str
+    state: str
+    stopped: bool
+    device: str
+    stays: bool
+    ends: tuple[str, ...]
+    service: str
 
 
 @kind(
@@ -41,36 +81,44 @@ def volumes(place: Place) -> Iterator[Item]:
 )
 def attached_volumes(place: Place) -> Iterator[Item]:
     """Volumes of stopped instances, and those that would outlive their instance."""
-    held: dict[str, tuple[str, str, str, bool]] = {}
+    held: dict[str, _Held] = {}
     for reservation in place.rows("ec2", "describe_instances", "Reservations"):
         for row in reservation.get("Instances") or ():
             state = str((row.get("State") or {}).get("Name", ""))
+            stopped = state in ("stopped", "stopping")
             for disk in row.get("BlockDeviceMappings") or ():
                 at = disk.get("Ebs") or {}
                 stays = at.get("DeleteOnTermination") is False
-                if at.get("VolumeId") and (stays or state in ("stopped", "stopping")):
-                    held[at["VolumeId"]] = str(row["InstanceId"]), state, str(disk.get("DeviceName")), stays
+                if at.get("VolumeId") and (stays or stopped):
+                    ends = ending(row, place.region)[1] if stopped else ()
+                    held[at["VolumeId"]] = _Held(
+                        str(row["InstanceId"]),
+                        state,
+                        stopped,
+                        str(disk.get("DeviceName")),
+                        stays,
+                        ends,
+                        managed(row),
+                    )
     if not held:
         return
     used = [{"Name": "status", "Values": ["in-use"]}]
     for row in place.rows("ec2", "describe_volumes", "Volumes", Filters=used):
         if row.get("VolumeId") not in held:
             continue
-        machine, state, device, stays = held[row["VolumeId"]]
-        stopped = state in ("stopped", "stopping")
-        why = f"{machine} is stopped, its volume is billed" if stopped else ""
-        if stays:
-            why = "; ".join(filter(None, [why, f"it stays when {machine} is terminated"]))
-        change = [{"DeviceName": device, "Ebs": {"DeleteOnTermination": True}}]
+        on = held[row["VolumeId"]]
+        why = [f"{on.machine} is stopped, its volume is billed"] if on.stopped else []
+        why += [f"it stays when {on.machine} is terminated"] if on.stays else []
+        change = [{"DeviceName": on.device, "Ebs": {"DeleteOnTermination": True}}]
         form = str(row.get("VolumeType", ""))
         yield place.item(
-            row["VolumeId"], f"on a {state} machine", why, row.get("Tags") or [],
+            row["VolumeId"], f"on a {on.state} machine", "; ".join(why), row.get("Tags") or [],
             created=moment(row.get("CreateTime")), size=_size(row, "Size"), type=form,
-            billed=(form, "volume"),
+            billed=(form, "volume"), extra=_speed(row), **through(on.service),
             remove=(
-                *(command("ec2", "modify-instance-attribute", place.region, instance_id=machine,
-                          block_device_mappings=json.dumps(change)) if stays else ()),
-                *(command("ec2", "terminate-instances", place.region, instance_ids=machine) if stopped else ()),
+                *(command("ec2", "modify-instance-attribute", place.region, instance_id=on.machine,
+                          block_device_mappings=json.dumps(change)) if on.stays else ()),
+                *on.ends,
             ),
         )  # fmt: skip
 
@@ -79,6 +127,7 @@ def attached_volumes(place: Place) -> Iterator[Item]:
     "snapshot",
     calls=["ec2:DescribeSnapshots"],
     why="a snapshot is billed by what it stores until it is deleted",
+    turn=2,
 )
 def snapshots(place: Place) -> Iterator[Item]:
     """The account's own snapshots; the size told is the volume's, which what is stored does not exceed."""
@@ -108,7 +157,7 @@ def images(place: Place) -> Iterator[Item]:
         shown = ", ".join(disks[:3]) + (" …" if len(disks) > 3 else "")
         yield place.item(
             row.get("ImageId", ""), row.get("State", ""),
-            f"its snapshots are billed as long as it is registered: {shown}" if disks else "an image without snapshots",
+            f"its snapshots are billed, and stay when it is gone: {shown}" if disks else "an image without snapshots",
             row.get("Tags") or [], created=moment(row.get("CreationDate")),
             remove=command("ec2", "deregister-image", place.region, image_id=row.get("ImageId", "")),
         )  # fmt: skip
@@ -136,24 +185,33 @@ def fast_snapshot_restores(place: Place) -> Iterator[Item]:
 
 @kind(
     "file-system",
-    calls=["efs:DescribeFileSystems"],
+    calls=["efs:DescribeFileSystems", "efs:DescribeMountTargets"],
     why="a file system of EFS is billed by what is in it, mounted or not",
+    turn=2,
 )
-def file_systems(place: Place) -> Iterator[Item]:
-    """EFS file systems."""
+def file_systems(place: Place) -> Iterator[Item | OneUnseen]:
+    """EFS file systems, each with the commands for its mount targets, which must go before it."""
     for row in place.rows("efs", "describe_file_systems", "FileSystems"):
         size = (row.get("SizeInBytes") or {}).get("Value")
         mode = row.get("ThroughputMode", "")
-        why = "billed by what is in it" + (
-            ", and for provisioned throughput" if mode == "provisioned" else ""
-        )
+        why = "billed by what is in it"
+        id = str(row.get("FileSystemId", ""))
+        first: list[str] = []
         if row.get("NumberOfMountTargets"):
-            why += f"; its {row['NumberOfMountTargets']} mount targets go first"
+            why += f"; {many(row['NumberOfMountTargets'], 'mount target')} first, the file system when that is gone"
+            try:
+                for target in place.rows("efs", "describe_mount_targets", "MountTargets", FileSystemId=id):
+                    first += command("efs", "delete-mount-target", place.region,
+                                     mount_target_id=target.get("MountTargetId", ""))  # fmt: skip
+            except CallFailed as error:
+                yield place.unseen(error, id)
+        why += f"; {whose}" if (whose := owner(row.get("Tags"))) else ""
         yield place.item(
-            row.get("FileSystemId", ""), row.get("LifeCycleState", ""), why, row.get("Tags") or [],
+            id, row.get("LifeCycleState", ""), why, row.get("Tags") or [],
             created=moment(row.get("CreationTime")), billed=("file-system",),
+            extra="provisioned throughput" if mode == "provisioned" else "",
             size=float(size) if isinstance(size, int | float) else None,
-            remove=command("efs", "delete-file-system", place.region, file_system_id=row.get("FileSystemId", "")),
+            remove=(*first, *command("efs", "delete-file-system", place.region, file_system_id=id)),
         )  # fmt: skip
 
 
@@ -170,5 +228,6 @@ def fsx_file_systems(place: Place) -> Iterator[Item]:
             row.get("FileSystemId", ""), row.get("Lifecycle", ""), "billed by its capacity, full or empty",
             row.get("Tags") or [], created=moment(row.get("CreationTime")),
             size=_size(row, "StorageCapacity"), type=form, billed=(f"fsx-{form}", "fsx-file-system"),
+            extra="backups" if form == "lustre" else "throughput and backups",
             remove=command("fsx", "delete-file-system", place.region, file_system_id=row.get("FileSystemId", "")),
         )  # fmt: skip

@@ -24,6 +24,7 @@ class Item:
     `tags` None: the service does not tell them with the list. `billed`: the names under which a price may be
     given, the closest first; empty if what costs is another item. `count`: how many of it are billed.
     `remove`: commands that a person may run, in their order; `no_command`: why there is none.
+    `extra`: what is billed beside that and has no price here.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Item:
     count: float = 1.0
     remove: tuple[str, ...] = ()
     no_command: str = ""
+    extra: str = ""
     gpu: bool = False
     loud: bool = False
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
-from loadsheet.cloud.leftovers.item import Item, command, moment
-from loadsheet.cloud.leftovers.registry import Place, kind
+from loadsheet.cloud.aws.failures import CallFailed
+from loadsheet.cloud.leftovers.item import Item, command, many, moment
+from loadsheet.cloud.leftovers.makers import maker, managed, through
+from loadsheet.cloud.leftovers.registry import OneUnseen, Place, kind
 
 #: families with accelerators: GPUs, Trainium, Inferentia, Gaudi, media, FPGA; as recalled, all in moto 5.2.5's types
 _GPU: Final = re.compile(r"(p|g|gr|trn|inf|dl|vt|f)[0-9]")
@@ -25,11 +27,13 @@ def is_gpu(instance_type: str) -> bool:
 
 @kind(
     "instance",
-    calls=["ec2:DescribeInstances"],
+    calls=["ec2:DescribeInstances", "ec2:DescribeAddresses"],
     why="billed by the second while it runs; stopped, its volumes and addresses go on costing",
 )
-def instances(place: Place) -> Iterator[Item]:
-    """Every instance that is not terminated."""
+def instances(place: Place) -> Iterator[Item | CallFailed]:
+    """Every instance that is not terminated; addresses are asked for only where one may outlive its machine."""
+    asked = False
+    elastic: dict[str, tuple[str, ...]] = {}
     for reservation in place.rows("ec2", "describe_instances", "Reservations"):
         for row in reservation.get("Instances") or ():
             state = str((row.get("State") or {}).get("Name", ""))
@@ -43,25 +47,70 @@ def instances(place: Place) -> Iterator[Item]:
             total = len(row.get("BlockDeviceMappings") or ())
             form = str(row.get("InstanceType", ""))
             runs = state in ("running", "pending")
-            why = f"{form} is billed while it runs" if runs else f"stopped, its {total} volumes cost on"
+            why = f"{form} is billed while it runs" if runs else "stopped, it is not billed itself"
+            if not runs and total:
+                why = f"stopped, its {'volume costs' if total == 1 else f'{total} volumes cost'} on"
             if kept:
                 why += (
                     f"; {', '.join(kept[:3])}{' …' if len(kept) > 3 else ''} will stay when it is terminated"
                 )
+            own = _own(row)
+            if own and not asked:
+                asked = True
+                try:
+                    elastic = _elastic(place)
+                except CallFailed as error:
+                    yield error
+            stays = [ip for ip in own if ip in elastic]
+            if stays:
+                why += f"; its elastic address {', '.join(stays)} stays when it is terminated, and is billed"
+            hint, ends = ending(row, place.region)
+            if ends:
+                ends += tuple(text for ip in stays for text in elastic[ip])
             if row.get("InstanceLifecycle") == "spot":
-                why += "; spot, look whether a request starts it again"
+                request = row.get("SpotInstanceRequestId") or "a request"
+                why += f"; spot, look whether {request} starts it again"
             yield place.item(
-                row.get("InstanceId", ""), state, why, row.get("Tags") or [],
+                row.get("InstanceId", ""), state, f"{why}; {hint}" if hint else why, row.get("Tags") or [],
                 created=moment(row.get("LaunchTime")), type=form, gpu=is_gpu(form),
-                billed=(form, "instance") if runs else (),
-                remove=command("ec2", "terminate-instances", place.region, instance_ids=row.get("InstanceId", "")),
+                billed=(form, "instance") if runs else (), remove=ends, **through(managed(row)),
             )  # fmt: skip
+
+
+def ending(row: Mapping[str, Any], region: str) -> tuple[str, tuple[str, ...]]:
+    """What would start a machine again, and the commands that end it so that it stays ended."""
+    id = str(row.get("InstanceId", ""))
+    if service := managed(row):
+        return f"{service} runs it, and starts another while it is needed", ()
+    made = maker(row.get("Tags"), region, id)
+    if made is not None and made.remove is not None:
+        return made.again, made.remove
+    return made.again if made else "", command("ec2", "terminate-instances", region, instance_ids=id)
+
+
+def _own(row: Mapping[str, Any]) -> list[str]:
+    """The addresses of a machine that may be the account's own: those lent for its life are of `amazon`."""
+    ties = [tie.get("Association") or {} for tie in row.get("NetworkInterfaces") or ()]
+    return [
+        str(t["PublicIp"]) for t in ties if t.get("PublicIp") and t.get("IpOwnerId", "amazon") != "amazon"
+    ]
+
+
+def _elastic(place: Place) -> dict[str, tuple[str, ...]]:
+    """The account's own addresses in the region, each with the command that gives it back."""
+    return {
+        str(row.get("PublicIp", "")): command(
+            "ec2", "release-address", place.region, allocation_id=row.get("AllocationId", "")
+        )
+        for row in place.rows("ec2", "describe_addresses", "Addresses")
+    }
 
 
 @kind(
     "spot-request",
     calls=["ec2:DescribeSpotInstanceRequests"],
     why="an open or persistent request starts machines, again after you have terminated them",
+    turn=0,
 )
 def spot_requests(place: Place) -> Iterator[Item]:
     """Requests that are open or active, and persistent ones that are disabled for a while."""
@@ -91,6 +140,7 @@ def spot_requests(place: Place) -> Iterator[Item]:
     "fleet",
     calls=["ec2:DescribeFleets"],
     why="a fleet that maintains its size starts machines again after you have terminated them",
+    turn=0,
 )
 def fleets(place: Place) -> Iterator[Item]:
     """EC2 fleets that are not deleted, and deleted ones whose machines run on."""
@@ -99,6 +149,8 @@ def fleets(place: Place) -> Iterator[Item]:
         if row.get("Type") == "instant" or state in ("deleted", "failed", "deleted_terminating"):
             continue  # an instant fleet only started its machines, which are listed themselves
         why = "it keeps a number of machines running" if state != "deleted_running" else "its machines run on"
+        if made := maker(row.get("Tags"), place.region):
+            why += f"; {made.made}"
         yield place.item(
             row.get("FleetId", ""), state, why, row.get("Tags") or [], created=moment(row.get("CreateTime")),
             remove=command("ec2", "delete-fleets", place.region, "--terminate-instances",
@@ -110,6 +162,7 @@ def fleets(place: Place) -> Iterator[Item]:
     "spot-fleet",
     calls=["ec2:DescribeSpotFleetRequests"],
     why="a spot fleet that maintains its size starts machines again after you have terminated them",
+    turn=0,
 )
 def spot_fleets(place: Place) -> Iterator[Item]:
     """Spot fleet requests that are not cancelled, and cancelled ones whose machines run on."""
@@ -117,9 +170,11 @@ def spot_fleets(place: Place) -> Iterator[Item]:
         state = str(row.get("SpotFleetRequestState", ""))
         if state in ("cancelled", "failed", "cancelled_terminating"):
             continue
+        why = "it keeps a number of machines running"
+        if made := maker(row.get("Tags"), place.region):
+            why += f"; {made.made}"
         yield place.item(
-            row.get("SpotFleetRequestId", ""), state, "it keeps a number of machines running",
-            row.get("Tags") or [], created=moment(row.get("CreateTime")),
+            row.get("SpotFleetRequestId", ""), state, why, row.get("Tags") or [], created=moment(row.get("CreateTime")),
             remove=command("ec2", "cancel-spot-fleet-requests", place.region, "--terminate-instances",
                            spot_fleet_request_ids=row.get("SpotFleetRequestId", "")),
         )  # fmt: skip
@@ -129,6 +184,7 @@ def spot_fleets(place: Place) -> Iterator[Item]:
     "auto-scaling-group",
     calls=["autoscaling:DescribeAutoScalingGroups"],
     why="a group that wants machines starts them again after you have terminated them",
+    turn=0,
 )
 def auto_scaling_groups(place: Place) -> Iterator[Item]:
     """Groups that want at least one machine."""
@@ -136,12 +192,20 @@ def auto_scaling_groups(place: Place) -> Iterator[Item]:
         wanted = max(int(row.get("DesiredCapacity") or 0), int(row.get("MinSize") or 0))
         if wanted < 1 and not row.get("Instances"):
             continue
+        name = row.get("AutoScalingGroupName", "")
+        why = f"it keeps {many(wanted, 'machine')} running"
+        if not wanted:
+            why = f"it wants none, and has {many(len(row['Instances']), 'machine')}"
+        made = maker(row.get("Tags"), place.region)
+        if made:
+            why += f"; {made.made}"
+        ends = made.remove if made else None
+        if ends is None:
+            ends = command("autoscaling", "delete-auto-scaling-group", place.region, "--force-delete",
+                           auto_scaling_group_name=name)  # fmt: skip
         yield place.item(
-            row.get("AutoScalingGroupName", ""), row.get("Status") or "active",
-            f"it keeps {wanted} machines running", row.get("Tags") or [],
-            created=moment(row.get("CreatedTime")),
-            remove=command("autoscaling", "delete-auto-scaling-group", place.region, "--force-delete",
-                           auto_scaling_group_name=row.get("AutoScalingGroupName", "")),
+            name, row.get("Status") or "active", why, row.get("Tags") or [],
+            created=moment(row.get("CreatedTime")), remove=ends,
         )  # fmt: skip
 
 
@@ -159,7 +223,7 @@ def capacity_reservations(place: Place) -> Iterator[Item]:
         total, free = int(row.get("TotalInstanceCount") or 0), int(row.get("AvailableInstanceCount") or 0)
         form = str(row.get("InstanceType", ""))
         paid = row.get("ReservationType") == "capacity-block"
-        why = f"{free} of {total} reserved {form} do not run and are billed all the same"
+        why = f"{free} of {total} reserved {form} not in use, and billed all the same"
         if paid:
             why = f"a capacity block of {total} {form}, {free} of them not in use: paid for in advance"
         yield place.item(
@@ -169,20 +233,68 @@ def capacity_reservations(place: Place) -> Iterator[Item]:
             remove=() if paid else command(
                 "ec2", "cancel-capacity-reservation", place.region,
                 capacity_reservation_id=row.get("CapacityReservationId", "")),
+            **({"no_command": "it is paid for in advance, and ends by itself"} if paid else {}),
+        )  # fmt: skip
+
+
+@kind(
+    "dedicated-host",
+    calls=["ec2:DescribeHosts"],
+    why="a host is billed by the hour as a whole, with or without machines on it",
+    turn=2,
+)
+def dedicated_hosts(place: Place) -> Iterator[Item]:
+    """Hosts that are not released."""
+    for row in place.rows("ec2", "describe_hosts", "Hosts"):
+        state = str(row.get("State", ""))
+        if state in ("released", "released-permanent-failure"):
+            continue
+        own = row.get("HostProperties") or {}
+        form = str(own.get("InstanceType") or own.get("InstanceFamily") or "")
+        guests = len(row.get("Instances") or ())
+        why = "billed by the hour as a whole, with or without machines on it"
+        if guests:
+            why += f"; its {many(guests, 'machine')} must be terminated first"
+        if row.get("HostReservationId"):
+            why += "; it stands under a reservation, which is billed when the host is released, too"
+        yield place.item(
+            row.get("HostId", ""), state, why, row.get("Tags") or [],
+            created=moment(row.get("AllocationTime")), type=form, gpu=is_gpu(form), billed=("dedicated-host",),
+            remove=command("ec2", "release-hosts", place.region, host_ids=row.get("HostId", "")),
         )  # fmt: skip
 
 
 @kind(
     "eks-cluster",
-    calls=["eks:ListClusters", "eks:DescribeCluster"],
+    calls=["eks:ListClusters", "eks:DescribeCluster", "eks:ListNodegroups", "eks:ListFargateProfiles"],
     why="the control plane of a cluster is billed by the hour, with or without machines",
+    turn=2,
 )
-def eks_clusters(place: Place) -> Iterator[Item]:
-    """Kubernetes clusters."""
-    for name in place.rows("eks", "list_clusters", "clusters"):
-        row = place.call("eks", "describe_cluster", name=str(name)).get("cluster") or {}
+def eks_clusters(place: Place) -> Iterator[Item | OneUnseen]:
+    """Kubernetes clusters, each with the commands for what must go before it."""
+    for found in place.rows("eks", "list_clusters", "clusters"):
+        name, why = str(found), "its control plane is billed by the hour"
+        row: dict[str, Any] = {}
+        first: list[str] = []
+        try:
+            row = place.call("eks", "describe_cluster", name=name).get("cluster") or {}
+            for group in place.rows("eks", "list_nodegroups", "nodegroups", clusterName=name):
+                first += command(
+                    "eks", "delete-nodegroup", place.region, cluster_name=name, nodegroup_name=group
+                )
+            for profile in place.rows(
+                "eks", "list_fargate_profiles", "fargateProfileNames", clusterName=name
+            ):
+                first += command("eks", "delete-fargate-profile", place.region, cluster_name=name,
+                                 fargate_profile_name=profile)  # fmt: skip
+        except CallFailed as error:  # that it is there is known all the same, and that it costs
+            yield place.unseen(error, name)
+            why += "; whether it has more node groups and Fargate profiles, which go first, is not known"
+        if first:
+            why += "; what it runs on goes first, the cluster when that is gone"
+        why += "; load balancers and volumes that its pods made stay"
         yield place.item(
-            name, row.get("status", ""), "its control plane is billed by the hour", row.get("tags") or {},
+            name, row.get("status", ""), why, row.get("tags") or {},
             created=moment(row.get("createdAt")), billed=("eks-cluster",),
-            remove=command("eks", "delete-cluster", place.region, name=name),
+            remove=(*first, *command("eks", "delete-cluster", place.region, name=name)),
         )  # fmt: skip

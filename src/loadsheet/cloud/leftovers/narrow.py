@@ -15,6 +15,7 @@ _DAY: Final = 86400.0
 #: what hangs on a machine, or is started with it, and shows no other use of a region
 _WITH_MACHINES: Final = (
     "instance", "attached-volume", "volume", "spot-request", "fleet", "spot-fleet", "auto-scaling-group", "address",
+    "dedicated-host", "capacity-reservation",
 )  # fmt: skip
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from loadsheet.cloud.leftovers.item import Item, command, moment
+from loadsheet.cloud.leftovers.item import Item, command, many, moment
 from loadsheet.cloud.leftovers.registry import Place, kind
 
 
@@ -12,6 +13,7 @@ from loadsheet.cloud.leftovers.registry import Place, kind
     "address",
     calls=["ec2:DescribeAddresses"],
     why="a public address is billed by the hour, more so when nothing uses it",
+    turn=2,
 )
 def addresses(place: Place) -> Iterator[Item]:
     """Elastic addresses that no machine and no interface uses; EC2 does not say since when they are there."""
@@ -33,11 +35,34 @@ def nat_gateways(place: Place) -> Iterator[Item]:
     for row in place.rows("ec2", "describe_nat_gateways", "NatGateways"):
         if row.get("State") in ("deleted", "deleting", "failed"):
             continue
+        held = row.get("NatGatewayAddresses") or ()
+        why, after = (
+            "billed by the hour, traffic or not",
+            _released(held, place.region),
+        )
+        if after:
+            why += f"; {_stays([str(at.get('PublicIp', '')) for at in held if at.get('AllocationId')])}"
         yield place.item(
-            row.get("NatGatewayId", ""), row.get("State", ""), "billed by the hour, traffic or not",
-            row.get("Tags") or [], created=moment(row.get("CreateTime")), billed=("nat-gateway",),
-            remove=command("ec2", "delete-nat-gateway", place.region, nat_gateway_id=row.get("NatGatewayId", "")),
+            row.get("NatGatewayId", ""), row.get("State", ""), why,
+            row.get("Tags") or [], created=moment(row.get("CreateTime")), billed=("nat-gateway",), extra="traffic",
+            remove=(
+                *command("ec2", "delete-nat-gateway", place.region, nat_gateway_id=row.get("NatGatewayId", "")),
+                *after,
+            ),
         )  # fmt: skip
+
+
+def _released(rows: Iterable[Mapping[str, Any]], region: str) -> tuple[str, ...]:
+    """The commands that give back the elastic addresses that something held."""
+    ids = dict.fromkeys(str(row["AllocationId"]) for row in rows if row.get("AllocationId"))
+    return tuple(text for id in ids for text in command("ec2", "release-address", region, allocation_id=id))
+
+
+def _stays(addresses: list[str]) -> str:
+    """That the addresses outlive what holds them."""
+    if len(addresses) == 1:
+        return f"its elastic address {addresses[0]} stays and is billed: release it when this is gone"
+    return f"its elastic addresses {', '.join(addresses)} stay and are billed: release them when this is gone"
 
 
 @kind(
@@ -48,12 +73,26 @@ def nat_gateways(place: Place) -> Iterator[Item]:
 def load_balancers(place: Place) -> Iterator[Item]:
     """Application, network and gateway load balancers."""
     for row in place.rows("elbv2", "describe_load_balancers", "LoadBalancers"):
+        held = [
+            at
+            for zone in row.get("AvailabilityZones") or ()
+            for at in zone.get("LoadBalancerAddresses") or ()
+        ]
+        why, after = (
+            "billed by the hour, traffic or not",
+            _released(held, place.region),
+        )
+        if after:
+            why += f"; {_stays([str(at.get('IpAddress', '')) for at in held if at.get('AllocationId')])}"
         yield place.item(
-            row.get("LoadBalancerName", ""), (row.get("State") or {}).get("Code", ""),
-            "billed by the hour, traffic or not", created=moment(row.get("CreatedTime")),
-            type=row.get("Type", ""), billed=("load-balancer",),
-            remove=command("elbv2", "delete-load-balancer", place.region,
-                           load_balancer_arn=row.get("LoadBalancerArn", "")),
+            row.get("LoadBalancerName", ""), (row.get("State") or {}).get("Code", ""), why,
+            created=moment(row.get("CreatedTime")),
+            type=row.get("Type", ""), billed=("load-balancer",), extra="traffic",
+            remove=(
+                *command("elbv2", "delete-load-balancer", place.region,
+                         load_balancer_arn=row.get("LoadBalancerArn", "")),
+                *after,
+            ),
         )  # fmt: skip
 
 
@@ -64,7 +103,7 @@ def classic_load_balancers(place: Place) -> Iterator[Item]:
         name = row.get("LoadBalancerName", "")
         yield place.item(
             name, "there", "billed by the hour, traffic or not", created=moment(row.get("CreatedTime")),
-            billed=("classic-load-balancer", "load-balancer"),
+            billed=("classic-load-balancer", "load-balancer"), extra="traffic",
             remove=command("elb", "delete-load-balancer", place.region, load_balancer_name=name),
         )  # fmt: skip
 
@@ -82,8 +121,8 @@ def vpc_endpoints(place: Place) -> Iterator[Item]:
             continue
         zones = len(row.get("SubnetIds") or ()) or 1
         yield place.item(
-            row.get("VpcEndpointId", ""), state, f"billed by the hour in {zones} zones",
+            row.get("VpcEndpointId", ""), state, f"billed by the hour in {many(zones, 'zone')}",
             row.get("Tags") or [], created=moment(row.get("CreationTimestamp")),
-            type=row.get("VpcEndpointType", ""), billed=("vpc-endpoint",), count=float(zones),
+            type=row.get("VpcEndpointType", ""), billed=("vpc-endpoint",), extra="traffic", count=float(zones),
             remove=command("ec2", "delete-vpc-endpoints", place.region, vpc_endpoint_ids=row.get("VpcEndpointId", "")),
         )  # fmt: skip

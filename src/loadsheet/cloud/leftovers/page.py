@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from loadsheet.cloud.leftovers.answer import Answer, stamp
-from loadsheet.cloud.leftovers.item import Failure, Item
+from loadsheet.cloud.leftovers.item import Failure, Item, many
 from loadsheet.cloud.leftovers.look import ALL, looked_at
 from loadsheet.cloud.leftovers.prices import currency, per_hour
-from loadsheet.cloud.leftovers.registry import ACCOUNT
+from loadsheet.cloud.leftovers.registry import ACCOUNT, in_turn, turn
 from loadsheet.text import columns, wrap
 from loadsheet.units import format_bytes, format_money
 
@@ -34,23 +34,19 @@ def page(answer: Answer, width: int, everything: bool = False) -> list[str]:
     ]
 
 
-def _plural(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 def _head(answer: Answer, width: int) -> Iterator[str]:
     found, items = answer.found, answer.items
     looked = looked_at(found)
-    seen = f"{_plural(looked['kinds'], 'kind')} of things in {_plural(looked['regions'], 'region')}"
+    seen = f"{many(looked['kinds'], 'kind')} of things in {many(looked['regions'], 'region')}"
     regions = len({item.region for item in items})
     whose = " of the run" if answer.span else ""
     if items:
-        verdict = f"STILL THERE   {_plural(len(items), 'thing')}{whose} in {_plural(regions, 'region')}"
+        verdict = f"STILL THERE   {many(len(items), 'thing')}{whose} in {many(regions, 'region')}"
         if found.failed:
-            verdict += f", and {_plural(len(found.failed), 'place')} could not be looked at"
+            verdict += f", and {many(len(found.failed), 'place')} could not be looked at"
     elif found.failed:
         rest = "nothing found in the rest" if looked["pairs"] else "nothing was looked at"
-        verdict = f"NOT KNOWN   {_plural(len(found.failed), 'place')} could not be looked at; {rest}"
+        verdict = f"NOT KNOWN   {many(len(found.failed), 'place')} could not be looked at; {rest}"
     else:
         verdict = f"NOTHING{whose.upper()} FOUND   in what was looked at"
     yield from wrap(f"{verdict}: {seen}." if looked["pairs"] else f"{verdict}.", width, "  ")
@@ -60,10 +56,12 @@ def _head(answer: Answer, width: int) -> Iterator[str]:
     total, priced, unpriced = answer.priced
     if priced:
         money = currency(answer.rates)
-        rest = f"; {_plural(unpriced, 'thing')} without a price" if unpriced else ""
+        rest = f"; {many(unpriced, 'thing')} without a price" if unpriced else ""
+        if extra := sorted({i.extra for i in items if i.extra and per_hour(i, answer.rates) is not None}):
+            rest += f"; not in it: {_first(extra, 4)}"
         yield from wrap(
             f"{format_money(total, money)} an hour, {format_money(total * 24, money)} a day at your prices, "
-            f"for {_plural(priced, 'thing')}{rest}", width, "  ",
+            f"for {many(priced, 'thing')}{rest}", width, "  ",
         )  # fmt: skip
     elif items:
         yield from wrap(
@@ -78,12 +76,12 @@ def _head(answer: Answer, width: int) -> Iterator[str]:
         if answer.others:
             kinds = ", ".join(f"{kind} {count:,}" for kind, count in sorted(answer.others.items()))
             yield from wrap(
-                f"{_plural(answer.others.total(), 'other thing')} that the run does not explain: {kinds}",
+                f"{many(answer.others.total(), 'other thing')} that the run does not explain: {kinds}",
                 width,
                 "  ",
             )
     if answer.younger:
-        yield from wrap(f"{_plural(answer.younger, 'younger thing')} left out (--older-than)", width, "  ")
+        yield from wrap(f"{many(answer.younger, 'younger thing')} left out (--older-than)", width, "  ")
 
 
 def _loud(answer: Answer, width: int) -> Iterator[str]:
@@ -96,7 +94,7 @@ def _loud(answer: Answer, width: int) -> Iterator[str]:
     yield ""
     total = sum(map(len, places.values()))
     yield from wrap(
-        f"LOOK HERE FIRST   {_plural(total, 'GPU machine')} where nothing else of yours is. If they are not yours, "
+        f"LOOK HERE FIRST   {many(total, 'GPU machine')} where nothing else of yours is. If they are not yours, "
         "somebody has a key of this account: end them, then replace the keys.", width, "  ",
     )  # fmt: skip
     for region, items in sorted(places.items()):
@@ -112,7 +110,12 @@ def _groups(answer: Answer, width: int, everything: bool) -> Iterator[str]:
     def weight(items: list[Item]) -> tuple[bool, float, int]:
         return any(i.loud for i in items), sum(per_hour(i, answer.rates) or 0.0 for i in items), len(items)
 
-    for kind, items in sorted(groups.items(), key=lambda pair: weight(pair[1]), reverse=True):
+    if len(turns := in_turn(groups)) > 1:
+        yield ""
+        order = ", then ".join(", ".join(names) for _, names in turns)
+        yield from wrap(f"Remove in this order, in which they stand here: {order}.", width, "  ")
+    weighed = sorted(groups.items(), key=lambda pair: weight(pair[1]), reverse=True)
+    for kind, items in sorted(weighed, key=lambda pair: turn(pair[0])):
         yield ""
         states: dict[str, int] = defaultdict(int)
         for item in items:
@@ -158,9 +161,10 @@ def _rows(answer: Answer, items: list[Item], width: int) -> Iterator[str]:
     for item, line in zip(items, lines[1:], strict=True):
         yield "  " + line
         name = f"“{item.name}” " if item.name else ""
-        if name or item.why != before:
-            yield from wrap(f"      {name}{item.why}", width, "      ")
-        before = item.why
+        why = f"{item.why}; billed beside that, and in no sum here: {item.extra}" if item.extra else item.why
+        if name or why != before:
+            yield from wrap(f"      {name}{why}", width, "      ")
+        before = why
         for text in item.remove:
             yield from continued(text, width)
         if not item.remove:
@@ -228,7 +232,7 @@ def _compared(answer: Answer, width: int, everything: bool) -> Iterator[str]:
     if not found["same_account"]:
         yield from wrap("ANOTHER ACCOUNT   the earlier list is of another one", width, "  ")
     told = (
-        f"{_plural(len(found['new']), 'new thing')}, {len(found['gone']):,} gone"
+        f"{many(len(found['new']), 'new thing')}, {len(found['gone']):,} gone"
         + (f", {len(found['not_told']):,} not told (looked at only once)" if found["not_told"] else "")
     )  # fmt: skip
     yield from wrap(f"Since {stamp(found['then'])}: {told}.", width, "  ")

@@ -32,13 +32,17 @@ ACCOUNT: Final = "all"  # in place of a region, for what is asked once for the w
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind: what is asked, and why it costs. `everywhere`: asked once, not in each region."""
+    """A kind: what is asked, and why it costs. `everywhere`: asked once, not in each region.
+
+    `turn`: when it is removed: 0 before the machines that it would start again, 2 after what holds or uses it.
+    """
 
     name: str
     calls: tuple[str, ...]
     why: str
     look: Callable[[Place], Iterable[Item | CallFailed]]
     everywhere: bool = False
+    turn: int = 1
 
 
 class OneUnseen(CallFailed):
@@ -113,7 +117,7 @@ _KINDS: dict[str, Kind] = {}
 
 
 def kind(
-    name: str, *, calls: Sequence[str], why: str, everywhere: bool = False
+    name: str, *, calls: Sequence[str], why: str, everywhere: bool = False, turn: int = 1
 ) -> Callable[
     [Callable[[Place], Iterable[Item | CallFailed]]], Callable[[Place], Iterable[Item | CallFailed]]
 ]:
@@ -122,7 +126,7 @@ def kind(
     def enter(
         look: Callable[[Place], Iterable[Item | CallFailed]],
     ) -> Callable[[Place], Iterable[Item | CallFailed]]:
-        _KINDS[name] = Kind(name, tuple(calls), why, look, everywhere)
+        _KINDS[name] = Kind(name, tuple(calls), why, look, everywhere, turn)
         return look
 
     return enter
@@ -134,6 +138,24 @@ def kinds() -> dict[str, Kind]:
     for module in _MODULES:
         import_module(f"loadsheet.cloud.leftovers.{module}")
     return dict(_KINDS)
+
+
+def in_turn(names: Iterable[str]) -> list[tuple[int, list[str]]]:
+    """The kinds of these names by their turn, which is the order in which to remove.
+
+    >>> in_turn(["address", "volume", "nat-gateway", "spot-request"])
+    [(0, ['spot-request']), (1, ['nat-gateway', 'volume']), (2, ['address'])]
+    """
+    turns: dict[int, list[str]] = {}
+    for name in sorted(set(names)):
+        turns.setdefault(turn(name), []).append(name)
+    return sorted(turns.items())
+
+
+def turn(name: str) -> int:
+    """When a kind is removed; a name that is not known, with most of them."""
+    known = kinds().get(name)
+    return 1 if known is None else known.turn
 
 
 def select(names: Iterable[str]) -> list[Kind]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loadsheet.cloud.leftovers.item import Item, command, moment
-from loadsheet.cloud.leftovers.registry import Place, kind
+from loadsheet.cloud.aws.failures import CallFailed
+from loadsheet.cloud.leftovers.item import Item, command, many, moment
+from loadsheet.cloud.leftovers.registry import OneUnseen, Place, kind
 from loadsheet.units import GIB
 
 
@@ -117,17 +118,22 @@ def databases(place: Place) -> Iterator[Item]:
         size = row.get("AllocatedStorage")
         yield place.item(
             name, row.get("DBInstanceStatus", ""),
-            "its storage is billed, and it starts again after seven days" if stopped else "billed by the hour",
+            ("its storage is billed, and it starts again after seven days" if stopped else "billed by the hour")
+            + "; the command keeps a last snapshot, which is billed",
             row.get("TagList") or [], created=moment(row.get("InstanceCreateTime")), type=form,
             size=float(size) * GIB if isinstance(size, int | float) else None,
             billed=() if stopped else (form, "database"),
+            extra="" if stopped else "storage",
             remove=command("rds", "delete-db-instance", place.region, db_instance_identifier=name,
                            final_db_snapshot_identifier=f"{name}-final"),
         )  # fmt: skip
 
 
 @kind(
-    "database-snapshot", calls=["rds:DescribeDBSnapshots"], why="kept, and billed, until somebody deletes it"
+    "database-snapshot",
+    calls=["rds:DescribeDBSnapshots"],
+    why="kept, and billed, until somebody deletes it",
+    turn=2,
 )
 def database_snapshots(place: Place) -> Iterator[Item]:
     """Snapshots of databases that were made by hand."""
@@ -146,17 +152,21 @@ def database_snapshots(place: Place) -> Iterator[Item]:
     calls=["ecr:DescribeRepositories", "ecr:DescribeImages"],
     why="images of containers are billed by their size, and nothing removes old ones by itself",
 )
-def image_repositories(place: Place) -> Iterator[Item]:
+def image_repositories(place: Place) -> Iterator[Item | OneUnseen]:
     """Repositories of ECR that hold images; the sum of their sizes counts shared layers more than once."""
     for row in place.rows("ecr", "describe_repositories", "repositories"):
         name, count, size = str(row.get("repositoryName", "")), 0, 0.0
-        for image in place.rows("ecr", "describe_images", "imageDetails", repositoryName=name):
-            count += 1
-            size += float(image.get("imageSizeInBytes") or 0)
+        try:
+            for image in place.rows("ecr", "describe_images", "imageDetails", repositoryName=name):
+                count += 1
+                size += float(image.get("imageSizeInBytes") or 0)
+        except CallFailed as error:  # the others are looked at all the same
+            yield place.unseen(error, name)
         if not count:
             continue
         yield place.item(
-            name, f"{count} images", "billed by their size (at most this: layers are shared)",
+            name, "holds images",
+            f"{many(count, 'image')}, billed by their size (at most this: layers are shared)",
             created=moment(row.get("createdAt")), size=size, billed=("image-repository",),
             remove=command("ecr", "delete-repository", place.region, "--force", repository_name=name),
         )  # fmt: skip
