@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import json
 import shlex
@@ -167,6 +168,8 @@ def test_no_quarantine(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Nobody has it: ok; may not be looked at: unknown."""
     fixed_user(world, "ada", monkeypatch, "Mine")
     assert look(tmp_path, "aws.quarantine").state == "ok"
+    world.refuse("iam:ListEntitiesForPolicy", "NoSuchEntity", status=404)
+    assert look(tmp_path, "aws.quarantine").state == "unknown"  # none of them is known: nothing was seen
     world.refuse("iam:ListEntitiesForPolicy", "AccessDenied", status=403)
     found = look(tmp_path, "aws.quarantine")
     assert found.state == "unknown"
@@ -258,6 +261,11 @@ def test_a_report_that_is_none(world: World, tmp_path: Path) -> None:  # noqa: F
     """Is unknown, not "nobody"."""
     world.answer("iam:GetCredentialReport", report())
     assert look(tmp_path, "aws.people-mfa").state == "unknown"
+    content = base64.b64encode(b"user,arn\nada,arn:aws:iam::123456789012:user/ada\n").decode()
+    inside = f"<Content>{content}</Content><ReportFormat>text/csv</ReportFormat>"
+    world.answer("iam:GetCredentialReport", xml("GetCredentialReport", inside))
+    for id in ("aws.people-mfa", "aws.old-keys"):
+        assert look(tmp_path, id).state == "unknown"
 
 
 # --- budgets -----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 import stat
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from preflight_world import LETTERS, Repo, draw, facts, machine, result
@@ -101,6 +102,22 @@ def test_tokens_in_remotes(key: str, value: str, state: str, repo: Repo, host: M
     assert secret not in str(found)
 
 
+def test_a_configuration_that_git_refuses(repo: Repo, host: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What git does not read has no remotes that anybody saw."""
+    from loadsheet.cloud.git import Repository
+    from loadsheet.cloud.machine import Output
+
+    asked = Repository.run
+
+    def run(self: Repository, *words: str, **more: Any) -> Output:
+        refused = Output(128, "", "fatal: bad config line 1 in file .git/config")
+        return refused if "--get-regexp" in words else asked(self, *words, **more)
+
+    monkeypatch.setattr(Repository, "run", run)
+    found = result(repo.path, host, "secrets.remotes")
+    assert (found.state, "bad config line 1" in facts(found)) == ("unknown", True)
+
+
 def test_a_token_in_a_rewritten_address(repo: Repo, host: Machine) -> None:
     """`url.https://TOKEN@host.insteadOf` holds it in the name of a key."""
     secret = token()
@@ -175,9 +192,16 @@ def test_pushed(repo: Repo, host: Machine, tmp_path: Path) -> None:
         ({}, "warn"),
         ({"uv.lock": "version = 1\n"}, "ok"),
         (
-            {"requirements.txt": "# pinned\n\npytest-no-such==1.0  # why\n-r other.txt\n--hash=sha256:0\n"},
+            {"requirements.txt": "# pinned\n\npytest-no-such==1.0  # why\n--hash=sha256:0\n"},
             "ok",
         ),
+        # a file that is taken in counts; one that cannot be read is not in order
+        ({"requirements.txt": "x-no-such==1\n-r other.txt\n", "other.txt": "y-no-such==2\n"}, "ok"),
+        ({"requirements.txt": "x-no-such==1\n-r other.txt\n", "other.txt": "torch\n"}, "warn"),
+        ({"requirements.txt": "x-no-such==1\n-r other.txt\n"}, "unknown"),
+        ({"requirements.txt": "-r other.txt\n", "other.txt": "-r requirements.txt\nx-no-such==1\n"}, "ok"),
+        # it goes before its neighbours, whatever the alphabet says
+        ({"requirements-dev.txt": "x-no-such==1\n", "requirements.txt": "torch\n"}, "warn"),
         (
             {"requirements.txt": "x-no-such @ git+https://example.org/x@0123456789abcdef0123456789abcdef\n"},
             "ok",

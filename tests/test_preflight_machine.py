@@ -166,6 +166,7 @@ def test_kernel_module_and_library(tmp_path: Path) -> None:
         ("__version__ = '2.9.0+cu130'\ncuda: str | None = '13.0'\n", "fail"),  # takes 580
         ("__version__ = '2.9.0+cpu'\ncuda: Optional[str] = None\n", "fail"),
         ("__version__ = '9.0+cu150'\ncuda: Optional[str] = '15.0'\n", "unknown"),
+        ("nothing that is known\n", "unknown"),
         (None, "ok"),
     ],
 )
@@ -277,11 +278,37 @@ def test_strangers(tmp_path: Path) -> None:
     assert (found.state, "not seen from here" in facts(found)) == ("warn", True)
 
 
+def test_strangers_that_could_not_be_listed(tmp_path: Path) -> None:
+    """nvidia-smi refuses its second question, or NVML does: nobody said that nobody is there."""
+
+    def refusing(words: Sequence[str]) -> Output | None:
+        return Output(6, "", "no") if "compute-apps" in words[1] else smi(line())(words)
+
+    assert look(tmp_path, refusing, "gpu.strangers").state == "unknown"
+    played = nvml()
+
+    def refuse(handle: object) -> None:
+        raise played.NVMLError("not permitted")
+
+    played.nvmlDeviceGetComputeRunningProcesses = refuse
+    found = result(tmp_path, machine(tmp_path / "a", GPU, nvml=played), "gpu.strangers")
+    assert found.state == "unknown"
+    # nobody seen, and the driver does not say what is in use
+    assert look(tmp_path, smi(line(used="[N/A]")), "gpu.strangers").state == "unknown"
+
+
+def test_a_sheet_that_cannot_be_read_counts_no_gpus(tmp_path: Path) -> None:
+    """It may say that more are needed."""
+    (tmp_path / "s.json").write_text("{")
+    assert look(tmp_path, smi(line()), "gpu.visible", sheet=tmp_path / "s.json").state == "unknown"
+
+
 @pytest.mark.parametrize(
     ("output", "state"),
     [
         (Output(0, "[1.0] eth0: up\n"), "ok"),
         (Output(0, "[9.9] NVRM: Xid (PCI:0000:00:1e): 79, pid=1, GPU has fallen off the bus.\n"), "warn"),
+        (Output(0, ""), "unknown"),
         (Output(1, "", "dmesg: read kernel buffer failed: Operation not permitted"), "unknown"),
         (None, "unknown"),
     ],
@@ -442,6 +469,7 @@ def test_this_machine_s_processors() -> None:
             {"/sys/fs/cgroup/job/memory.max": "1000000000\n", "/sys/fs/cgroup/job/memory.current": "400000000\n"},
             7 * 10**8, "warn", 6 * 10**8,
         ),
+        ({"/sys/fs/cgroup/job/memory.max": "1000000000\n"}, None, "unknown", None),  # in use: nobody says
         ({"/sys/fs/cgroup/job/memory.max": "max\n"}, None, "ok", 20_000_000 * 1024),
         ({"/sys/fs/cgroup/job/memory.events": "low 0\noom 3\noom_kill 2\n"}, None, "warn", 20_000_000 * 1024),
         ({"/proc/meminfo": "MemTotal: 1 kB\n"}, None, "unknown", None),

@@ -115,6 +115,8 @@ def test_rights_at_google(tmp_path: Path, bindings: list[Any], state: str) -> No
          "fail"),
         ([{"thresholdRules": [{"thresholdPercent": p} for p in (0.5, 0.8, 1.0)],
            "notificationsRule": {"disableDefaultIamRecipients": True}}], "fail"),
+        ([{"thresholdRules": [{"thresholdPercent": p} for p in (0.5, 0.8, 1.0)],
+           "budgetFilter": {"projects": ["projects/4711"]}}], "unknown"),
     ],
 )  # fmt: skip
 def test_budget_at_google(tmp_path: Path, budgets: list[Any], state: str) -> None:
@@ -164,6 +166,9 @@ def test_budget_at_azure(tmp_path: Path, changed: dict[str, Any], state: str) ->
     }
     played = {"az consumption budget list": [{"amount": 100, "notifications": alerts}]}
     assert look(tmp_path, "azure.budget", played).state == state
+    part = {"amount": 100, "notifications": alerts, "filter": {"tags": {"name": "x"}}}
+    found = look(tmp_path, "azure.budget", {"az consumption budget list": [part]})
+    assert found.state == {"ok": "unknown"}.get(state, state)
 
 
 def test_quota_at_azure(tmp_path: Path) -> None:

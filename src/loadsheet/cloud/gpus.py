@@ -54,7 +54,7 @@ class Gpu:
     pending: bool | None = None  # pages or rows that wait for a reset to be replaced
     failed: bool | None = None  # rows that could not be replaced
     mig: bool | None = None
-    users: tuple[User, ...] = ()
+    users: tuple[User, ...] | None = ()  # processes that compute on it; None where they could not be listed
 
     @property
     def free(self) -> int | None:
@@ -199,7 +199,7 @@ def _one(nvml: Any, index: int) -> Gpu:
     rows = ask("nvmlDeviceGetRemappedRows")  # corrected, uncorrected, pending, failure
     pages = ask("nvmlDeviceGetRetiredPagesPendingStatus")
     mig = ask("nvmlDeviceGetMigMode")
-    users = ask("nvmlDeviceGetComputeRunningProcesses") or []
+    users = ask("nvmlDeviceGetComputeRunningProcesses")
     pending = None if rows is None and pages is None else bool((rows and rows[2]) or pages)
     return Gpu(
         index=index,
@@ -213,7 +213,9 @@ def _one(nvml: Any, index: int) -> Gpu:
         pending=pending,
         failed=None if rows is None else bool(rows[3]),
         mig=None if mig is None else bool(mig[0]),
-        users=tuple(
+        users=None
+        if users is None
+        else tuple(
             User(int(u.pid), "", None if u.usedGpuMemory is None else int(u.usedGpuMemory)) for u in users
         ),
     )
@@ -244,7 +246,13 @@ def _through_smi(machine: Machine) -> Gpus | None:
     users = _users(machine)
     rows = _remapped(machine)
     complete = [
-        Gpu(**{**vars(gpu), **rows.get(gpu.uuid, {}), "users": tuple(users.get(gpu.uuid, ()))})
+        Gpu(
+            **{
+                **vars(gpu),
+                **rows.get(gpu.uuid, {}),
+                "users": None if users is None else tuple(users.get(gpu.uuid, ())),
+            }
+        )
         for _, gpu in found
     ]
     return Gpus(found[0][0]["driver_version"], tuple(complete), "nvidia-smi")
@@ -280,15 +288,18 @@ def _row(values: dict[str, str]) -> Gpu:
     )
 
 
-def _users(machine: Machine) -> dict[str, list[User]]:
+def _users(machine: Machine) -> dict[str, list[User]] | None:
+    """Processes by GPU; None where nvidia-smi does not list them."""
     words = [
         "nvidia-smi",
         "--query-compute-apps=gpu_uuid,pid,process_name,used_memory",
         "--format=csv,noheader,nounits",
     ]
     output = machine.command(words)
+    if output is None or output.status != 0:
+        return None
     found: dict[str, list[User]] = {}
-    for line in output.out.splitlines() if output and output.status == 0 else ():
+    for line in output.out.splitlines():
         uuid, pid, *rest = (part.strip() for part in line.split(","))
         if pid.isdigit() and len(rest) >= 2:
             size = int(rest[-1]) * _MIB if rest[-1].isdigit() else None

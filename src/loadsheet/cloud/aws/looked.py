@@ -20,6 +20,10 @@ from loadsheet.errors import one_line
 
 ROOT: Final = "<root_account>"  # the owner's row of a credential report
 _REPORT_LIMIT: Final = 8 << 20
+#: without these "no user, no key" would only be silence
+_COLUMNS: Final = frozenset(
+    {"user", "password_enabled", "mfa_active", "access_key_1_active", "access_key_2_active"}
+)
 _POLL: Final = 0.5  # seconds between two questions whether the report is there, growing
 _REPORT_WAIT: Final = 20.0  # seconds
 _ARN: Final = re.compile(r"arn:(?P<partition>aws[\w-]*):(?:iam|sts)::(?P<account>\d{12}):(?P<rest>.+)")
@@ -123,9 +127,12 @@ def _report(context: Context) -> str:
 
 
 def _rows(text: str) -> list[dict[str, str]]:
-    rows = list(csv.DictReader(io.StringIO(text)))
+    reader = csv.DictReader(io.StringIO(text))
+    rows = list(reader)
     if not rows or not all(row.get("user") for row in rows):
         raise CannotLook("the credential report cannot be read")
+    if missing := _COLUMNS - set(reader.fieldnames or ()):  # "nobody has a password" must have been said
+        raise CannotLook(f"the credential report has no column {sorted(missing)[0]}")
     return [{str(key): str(value or "") for key, value in row.items() if key} for row in rows]
 
 

@@ -160,6 +160,7 @@ def quarantine(context: Context) -> Result:
         hit += [f"{name} on {via}" for name, _, via in attached(context) if name.startswith(_QUARANTINE)]
     except CallFailed as error:
         refused.append(error)
+    known = 0
     for version in _VERSIONS:
         arn = f"arn:{found.partition}:iam::aws:policy/{_QUARANTINE}{version}"
         try:
@@ -168,6 +169,7 @@ def quarantine(context: Context) -> Result:
                     entities = page.get(f"Policy{kind}s") or ()
                     name = f"{kind}Name"
                     hit += [f"{_QUARANTINE}{version} on {kind.lower()} {entity[name]}" for entity in entities]
+            known += 1
         except CallFailed as error:
             if error.kind != "missing":  # a version that there is not
                 refused.append(error)
@@ -178,6 +180,8 @@ def quarantine(context: Context) -> Result:
         return fail({"fact": text, "attached": hit}, next=f"do not detach it: {_ROTATE}")
     if refused:
         raise refused[0]
+    if not known:
+        return unknown(f"AWS knows no policy {_QUARANTINE}: to whom one is attached was not seen")
     if found.kind == "other":
         return not_applicable("nobody that policies could be attached to")
     return ok("no quarantine policy is attached to anybody")

@@ -59,6 +59,7 @@ def budget(context: Context) -> Result:
     if not found:
         return fail("there is no budget", late, next="make one: Cost Management, Budgets")
     best: set[int] = set()
+    part: set[int] = set()
     for entry in found:
         levels = set()
         notifications = table(entry.get("notifications")) or table(
@@ -71,8 +72,13 @@ def budget(context: Context) -> Result:
             if percent is None or not heard or not actual or alert.get("enabled") is False:
                 continue
             levels |= {b for a, b in zip((0, *LEVELS), LEVELS, strict=False) if a < percent <= b}
-        best = max(best, levels, key=len)
+        if entry.get("filter") or table(entry.get("properties")).get("filter"):
+            part = max(part, levels, key=len)
+        else:
+            best = max(best, levels, key=len)
     missing = [f"{level} %" for level in LEVELS if level not in best]
+    if missing and len(part) == len(LEVELS):
+        return unknown("the budget has a filter, and what it counts is not looked up", late, next=_BUDGET)
     if missing:
         text = f"no alert that reaches somebody at {', '.join(missing)}, of {len(found)} budgets"
         return fail(text, late, next="add them: Cost Management, Budgets")

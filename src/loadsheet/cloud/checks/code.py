@@ -136,6 +136,8 @@ _LOCKS: Final = (
     "pylock.toml",
 )
 _PIN: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*===?\s*([A-Za-z0-9.!+_-]+)")
+_INCLUDED: Final = re.compile(r"(?:-r|--requirement)[\s=]*(\S.*)")
+_FILES: Final = 20  # of requirements that take in each other
 _DIRECT: Final = re.compile(r"@\s*\S+|(?:git\+|https?:|file:)\S+")
 
 
@@ -158,10 +160,11 @@ def environment(context: Context) -> Result:
             "no lock file and no requirements.txt: which versions were used is written nowhere",
             next="`pip freeze > requirements.txt`, or use uv, poetry, conda-lock",
         )
-    pins, loose = _requirements(files[0])
+    main = next((path for path in files if path.name == "requirements.txt"), files[0])
+    pins, loose, unread = _requirements(main, set())
     if loose:
         return warn(
-            {"fact": f"{files[0].name}: {_count(loose, 'line')} without one exact version: {_some(loose)}"},
+            {"fact": f"{main.name}: {_count(loose, 'line')} without one exact version: {_some(loose)}"},
             next="`pip freeze > requirements.txt` in the environment that works",
         )
     other = [
@@ -171,10 +174,13 @@ def environment(context: Context) -> Result:
     ]
     if other:
         return warn(
-            {"fact": f"{files[0].name} differs from the environment this runs in: {_some(other)}"},
+            {"fact": f"{main.name} differs from the environment this runs in: {_some(other)}"},
             next="install from the file, or freeze anew: one of them is not what was tried",
         )
-    return _tracked(repository, files[0], ok(f"{files[0].name} fixes {_count(list(pins), 'version')}"))
+    text = f"{main.name} fixes {_count(list(pins), 'version')}"
+    if unread:
+        return unknown(text, f"it takes in what could not be read: {_some(unread)}")
+    return _tracked(repository, main, ok(text))
 
 
 def _tracked(repository: Repository | None, path: Path, result: Result) -> Result:
@@ -187,20 +193,35 @@ def _tracked(repository: Repository | None, path: Path, result: Result) -> Resul
     return result
 
 
-def _requirements(path: Path) -> tuple[dict[str, str], list[str]]:
-    """Exact versions, and the lines that name none; options, comments and links with a hash do not count."""
+def _requirements(path: Path, seen: set[Path]) -> tuple[dict[str, str], list[str], list[str]]:
+    """Exact versions, lines that name none, and files that are taken in (`-r`) and could not be read.
+
+    Other options, comments and links with a hash do not count.
+    """
     pins: dict[str, str] = {}
     loose: list[str] = []
+    unread: list[str] = []
+    seen.add(path.resolve())
     text = path.read_bytes()[: 1 << 20].decode(errors="replace")
     for raw in text.replace("\\\n", " ").splitlines():
         line = raw.partition(" #")[0].strip()
+        if match := _INCLUDED.fullmatch(line):
+            other = path.parent / match[1]
+            if other.resolve() in seen:
+                continue
+            if not other.is_file() or len(seen) >= _FILES:
+                unread.append(match[1])
+                continue
+            more = _requirements(other, seen)
+            pins, loose, unread = {**pins, **more[0]}, loose + more[1], unread + more[2]
+            continue
         if not line or line.startswith(("#", "-")):
             continue
         if match := _PIN.match(line):
             pins[match[1]] = match[2]
         elif not re.search(r"@[0-9a-f]{7,40}(\b|$)|#sha256=", line) or not _DIRECT.search(line):
             loose.append(line)
-    return pins, loose
+    return pins, loose, unread
 
 
 def _installed(name: str) -> str | None:

@@ -76,8 +76,10 @@ def budget(context: Context) -> Result:
     if not found:
         return fail("there is no budget", late, next="make one: Billing, Budgets & alerts")
     best: set[int] = set()
+    part: set[int] = set()
     for entry in found:
-        if table(entry.get("budgetFilter")).get("services"):
+        filters = table(entry.get("budgetFilter"))
+        if filters.get("services"):
             continue  # of some services only
         levels = set()
         for rule in rows(entry.get("thresholdRules")):
@@ -89,8 +91,15 @@ def budget(context: Context) -> Result:
                 levels |= {b for a, b in zip((0, *LEVELS), LEVELS, strict=False) if a < 100 * share <= b}
         mails = not table(entry.get("notificationsRule")).get("disableDefaultIamRecipients")
         if mails or table(entry.get("notificationsRule")).get("monitoringNotificationChannels"):
-            best = max(best, levels, key=len)
+            if any(filters.get(name) for name in ("projects", "resourceAncestors", "subaccounts", "labels")):
+                part = max(part, levels, key=len)
+            else:
+                best = max(best, levels, key=len)
     missing = [f"{level} %" for level in LEVELS if level not in best]
+    if missing and len(part) == len(LEVELS):
+        return unknown(
+            "the budget counts some projects or labels only, which is not looked up", late, next=_BUDGET
+        )
     if missing:
         text = f"no alert that reaches somebody at {', '.join(missing)}, of {len(found)} budgets"
         return fail(text, late, next="add them: Billing, Budgets & alerts")

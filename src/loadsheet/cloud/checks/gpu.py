@@ -79,7 +79,10 @@ def driver(context: Context) -> Result:
     if kernel and kernel != found.driver:
         text = f"the library says {found.driver}, the kernel module is {kernel}"
         return fail({"fact": text, "driver": found.driver, "kernel_module": kernel}, next=_MISMATCH)
-    version, cuda = _torch_build(context)
+    try:
+        version, cuda = _torch_build(context)
+    except CannotLook as error:
+        return unknown(row, str(error))
     if version is None:
         return ok(row, "no PyTorch in this environment to compare with")
     if cuda is None:
@@ -105,7 +108,10 @@ def _kernel_version(machine: Machine) -> str:
 
 
 def _torch_build(context: Context) -> tuple[str | None, str | None]:
-    """Version of PyTorch and of the CUDA it is built for, read from its files: nothing is imported."""
+    """Version of PyTorch and of the CUDA it is built for, read from its files: nothing is imported.
+
+    CannotLook where it is there, and its files do not say.
+    """
     if "torch_version_file" in context.options:
         path = Path(context.options["torch_version_file"])
     else:
@@ -115,11 +121,15 @@ def _torch_build(context: Context) -> tuple[str | None, str | None]:
         path = Path(spec.origin).with_name("version.py")
     try:
         text = path.read_text(encoding="utf-8", errors="replace")[:10_000]
-    except OSError:
+    except FileNotFoundError:
         return None, None
+    except OSError as error:
+        raise CannotLook(f"PyTorch's version.py: {(error.strerror or str(error)).lower()}") from None
     version = re.search(r"^__version__\s*=\s*'([^']+)'", text, re.MULTILINE)
     cuda = re.search(r"^cuda\b[^=]*=\s*'([0-9.]+)'", text, re.MULTILINE)
-    return (version[1] if version else None), (cuda[1] if cuda else None)
+    if version is None:
+        raise CannotLook("PyTorch's version.py does not say which version it is")
+    return version[1], (cuda[1] if cuda else None)
 
 
 @check(
@@ -146,9 +156,11 @@ def visible(context: Context) -> Result:
         count = min(count, seen)
         if seen == 0:
             return fail(row, next="`unset CUDA_VISIBLE_DEVICES`")
+    if context.inputs.gpus is None and context.sheet is None:
+        return ok(row)
     wanted = _wanted(context)
     if wanted is None:
-        return ok(row)
+        return unknown(row, "the sheet does not say how many the training takes", next="`--gpus N`")
     if count < wanted:
         return fail(
             {**row, "wanted": wanted}, f"the training takes {wanted}", next="rent more, or plan with fewer"
@@ -215,6 +227,8 @@ def strangers(context: Context) -> Result:
     """Processes that compute on the GPUs before the training has begun."""
 
     def judge(gpu: Gpu) -> tuple[str, str]:
+        if gpu.users is None:
+            return "unknown", "the driver does not list who computes on it"
         others = [user for user in gpu.users if user.pid != context.inputs.pid]
         if others:
             names = ", ".join(
@@ -225,6 +239,8 @@ def strangers(context: Context) -> Result:
             return "warn", names
         if (gpu.used or 0) > _QUIET and not gpu.users:
             return "warn", f"{format_bytes(gpu.used or 0)} in use by processes that are not seen from here"
+        if gpu.used is None and not gpu.users:
+            return "unknown", "nobody is seen, and how much memory is in use is not said"
         return "ok", "nobody computes on it"
 
     return _each(context, judge, "ask whose they are; end your own leftovers (`kill PID`)")
@@ -263,6 +279,8 @@ def log(context: Context) -> Result:
     if output.status != 0:
         reason = one_line(output.err)[:120] or f"status {output.status}"
         raise CannotLook(f"the kernel's log may not be read: {reason}", "`sudo dmesg | grep Xid`")
+    if not output.out.strip():
+        raise CannotLook("the kernel's log is empty: who cleared it, or keeps it, is not known")
     seen = sorted({(int(number), where) for where, number in _XID.findall(output.out)})
     if not seen:
         return ok("no Xid error in the kernel's log")

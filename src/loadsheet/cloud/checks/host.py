@@ -159,7 +159,10 @@ def memory(context: Context) -> Result:
     left = facts["MemAvailable"]
     text = f"{format_bytes(left)} available of {format_bytes(facts.get('MemTotal', 0))}"
     if found.memory_limit is not None and found.memory_limit < facts.get("MemTotal", _UNLIMITED):
-        group = max(found.memory_limit - (found.memory_used or 0), 0)
+        if found.memory_used is None:
+            limit = format_bytes(found.memory_limit)
+            raise CannotLook(f"the control group is limited to {limit}, and does not say how much is in use")
+        group = max(found.memory_limit - found.memory_used, 0)
         left = min(left, group)
         text += f"; the control group is limited to {format_bytes(found.memory_limit)}, {format_bytes(group)} left"
     swap = facts.get("SwapTotal", 0)

@@ -17,7 +17,7 @@ from loadsheet.cloud.git import Repository
 from loadsheet.cloud.git_history import Place
 from loadsheet.cloud.registry import check
 from loadsheet.cloud.secrets import Found, Scanner, redact
-from loadsheet.errors import LoadsheetError
+from loadsheet.errors import LoadsheetError, one_line
 from loadsheet.safejson import load_json
 from loadsheet.units import format_bytes
 
@@ -324,6 +324,8 @@ def remotes(context: Context) -> Result:
     if repository is None:
         return not_applicable("no git repository, so no remotes")
     output = repository.run("config", "--null", "--get-regexp", r"^(remote|url|http|submodule|branch)\.")
+    if output.status not in {0, 1}:  # 1: nothing of that name is set
+        raise CannotLook(f"git config: {one_line(output.err)[:200] or f'status {output.status}'}")
     rows: list[dict[str, Any]] = []
     count = 0
     for entry in output.out.split("\0"):

@@ -118,7 +118,8 @@ def copy(context: Context) -> Result:
         parts = urlsplit(mirror)
         if parts.scheme and parts.scheme != "file":
             where = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
-            return ok({"fact": f"mirror {one_line(where)}", "mirror": where})
+            text = f"mirror {one_line(where)}: not on this machine, by its name; whether it takes a copy was not tried"
+            return ok({"fact": text, "mirror": where})
         target = context.place(Path(parts.path or mirror))
         nearest = target
         while not nearest.exists() and nearest != nearest.parent:
