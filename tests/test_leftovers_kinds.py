@@ -19,9 +19,9 @@ from loadsheet.cloud.leftovers.answer import Answer, to_json
 from loadsheet.cloud.leftovers.item import Found, Item, command
 from loadsheet.cloud.leftovers.narrow import Span, loud, of_run, older_than
 from loadsheet.cloud.leftovers.page import continued, page
-from loadsheet.cloud.leftovers.prices import parse, per_hour, read
+from loadsheet.cloud.leftovers.prices import parse
 from loadsheet.cloud.leftovers.registry import Place, kinds
-from loadsheet.errors import BadInput, LoadsheetError
+from loadsheet.errors import BadInput
 
 botocore_session = pytest.importorskip("botocore.session")
 from botocore import xform_name  # noqa: E402
@@ -154,49 +154,6 @@ def thing(kind: str = "volume", region: str = "eu-west-1", **rest: Any) -> Item:
     """An item."""
     values: dict[str, Any] = {"id": f"{kind}-1", "state": "there", "why": "so", "billed": (kind,), **rest}
     return Item(kind=kind, region=region, **values)
-
-
-def test_prices() -> None:
-    """Hand computed: 100 GiB at 0.08 a GB-month is 8 a month of 730 hours; the closest name wins."""
-    rates = dict(map(parse, ("volume=0.10 USD/GB-month", "gp3=0.08 USD/GB-month", "p3.16xlarge=24.48 USD/h")))
-    volume = thing(size=100 * 2.0**30, billed=("gp3", "volume"))
-    assert per_hour(volume, rates) == pytest.approx(8 / 730)
-    assert per_hour(thing(size=2.0**30, billed=("gp2", "volume")), rates) == pytest.approx(0.1 / 730)
-    assert per_hour(thing(size=None), rates) is None
-    assert per_hour(thing("instance", billed=("p3.16xlarge", "instance")), rates) == 24.48
-    assert per_hour(thing("capacity-reservation", billed=("p3.16xlarge",), count=3), rates) == pytest.approx(
-        73.44
-    )
-    assert per_hour(thing("instance", billed=()), rates) is None  # a stopped one is not billed
-    assert per_hour(thing("address"), dict([parse("address=3.65/month")])) == pytest.approx(0.005)
-
-
-def test_no_price_no_number() -> None:
-    """Without a price nothing costs a number, in no field."""
-    found = Found(items=[thing(size=2.0**30)], time=NOW)
-    data = to_json(Answer(found, found.items))
-    assert (data["items"][0]["per_hour"], data["items"][0]["since_created"]) == (None, None)
-    assert (data["cost"]["per_hour"], data["cost"]["without_price"]) == (None, 1)
-
-
-def test_price_file(tmp_path: Path) -> None:
-    """A CSV of what, price, per, currency; what is wrong in it is said with its row."""
-    path = tmp_path / "prices.csv"
-    path.write_text("what,price,per,currency\nvolume,0.08,GB-month,EUR\np3.16xlarge,24.48,h,EUR\n")
-    assert {key: rate.currency for key, rate in read(path).items()} == {"volume": "EUR", "p3.16xlarge": "EUR"}
-    for text, words in (
-        ("what,price\nvolume,1\n", "what, price, per"),
-        ("what,price,per\nvolume,1,week\n", "row 2"),
-        ("what,price,per\nvolume,1,h\nvolume,2,h\n", "twice"),
-        ("what,price,per\nvolume,-1,h\n", "negative"),
-        ("\x00\x00", "columns"),
-    ):
-        path.write_text(text)
-        with pytest.raises(LoadsheetError, match=words):
-            read(path)
-    assert "two" not in refused(
-        "leftovers", "--price", "volume=1 USD/h", "--price", "address=1 EUR/h", words="one"
-    )
 
 
 def test_a_gpu_where_nothing_else_is() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +25,21 @@ _UNITS: Final = {
     "h": (1.0, False), "hour": (1.0, False), "day": (24.0, False), "month": (MONTH, False),
     "gb-month": (MONTH, True), "gib-month": (MONTH, True), "gb-h": (1.0, True), "gib-h": (1.0, True),
 }  # fmt: skip
+#: types of volumes, file systems and snapshots under which a price may be given
+_TYPES: Final = (
+    "gp2", "gp3", "io1", "io2", "st1", "sc1", "standard", "snapshot-archive",
+    "fsx-lustre", "fsx-ontap", "fsx-openzfs", "fsx-windows",
+)  # fmt: skip
+#: a type of EC2, SageMaker (`ml.`) or RDS (`db.`), by its size
+_MACHINE: Final = re.compile(
+    r"(?:(?:ml|db)\.)?[a-z][a-z0-9-]*\."
+    r"(?:nano|micro|small|medium|large|xlarge|[0-9]+xlarge|metal(?:-[0-9]+xl)?)(?:\.tpc[0-9](?:\.mem[0-9]+x)?)?"
+)
+#: kinds that cost through something else, which is a kind of its own
+NOT_BILLED: Final = frozenset(
+    {"spot-request", "fleet", "spot-fleet", "auto-scaling-group", "image", "multipart-upload"}
+)
+_LIST: Final = "`loadsheet leftovers --list` names the kinds"
 _EXAMPLE: Final = "`volume=0.08/GB-month`, `p3.16xlarge=24.48 USD/h`"
 
 
@@ -55,12 +71,19 @@ def parse(text: str, what: str = "--price") -> tuple[str, Rate]:
         raise BadInput(f"{what}: got {shorten(text)}, expected {_EXAMPLE}", f"a price is for one of {units}")
     hours, by_size = _UNITS[unit.strip().lower()]
     price = parse_price(amount, what, expected=_EXAMPLE)
-    key = name.strip()
-    if "." not in key and key not in kinds() and not key.isalnum() and not key.startswith("fsx-"):
-        close = ", ".join(f"`{k}`" for k in nearest(key, kinds()))
-        hint = f"did you mean {close}?" if close else "`loadsheet leftovers --list` names the kinds"
-        raise BadInput(f"{what}: got {shorten(key)}, expected a kind, or a type such as `gp3`", hint)
-    return key, Rate(price.amount / hours, price.currency, by_size)
+    return _known(name.strip(), what), Rate(price.amount / hours, price.currency, by_size)
+
+
+def _known(name: str, what: str) -> str:
+    """The name of a kind that is billed, or of a type; BadInput with the nearest there are for any other."""
+    if name in NOT_BILLED:
+        text = "expected what it starts or holds, such as `p3.16xlarge`, `snapshot` or `bucket`"
+        raise BadInput(f"{what}: got `{name}`, which is not billed itself, {text}", _LIST)
+    if name in kinds() or name in _TYPES or _MACHINE.fullmatch(name):
+        return name
+    close = ", ".join(f"`{k}`" for k in nearest(name, [*(kinds().keys() - NOT_BILLED), *_TYPES]))
+    expected = "expected a kind, or a type such as `gp3` or `p3.16xlarge`"
+    raise BadInput(f"{what}: got {shorten(name)}, {expected}", f"did you mean {close}?" if close else _LIST)
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Rate]:
@@ -73,6 +96,9 @@ def read(path: str | os.PathLike[str]) -> dict[str, Rate]:
     try:
         rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig")), strict=True)
         names = {(name or "").strip().lower() for name in rows.fieldnames or ()}
+        if names & {"gpu", "gpu_name"} and "what" not in names:
+            text = "got prices of GPUs, which `loadsheet plan --price-file` reads, expected columns what, price, per"
+            raise BadFile(f"{label}: {text}", "docs/leftovers.md has an example")
         if not {"what", "price", "per"} <= names:
             raise BadFile(f"{label}: got columns {shorten(sorted(names))}, expected what, price, per")
         found: dict[str, Rate] = {}

@@ -165,7 +165,7 @@ def image_repositories(place: Place) -> Iterator[Item | OneUnseen]:
         if not count:
             continue
         yield place.item(
-            name, "holds images",
+            name, "with images",
             f"{many(count, 'image')}, billed by their size (at most this: layers are shared)",
             created=moment(row.get("createdAt")), size=size, billed=("image-repository",),
             remove=command("ecr", "delete-repository", place.region, "--force", repository_name=name),
