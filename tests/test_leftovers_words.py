@@ -37,10 +37,13 @@ class Html(Refusal):
 )
 def test_a_page_in_place_of_an_answer(account: World, kind: str, called: str) -> None:
     """In every protocol of AWS: what is no answer is said to be none, and not quoted."""
-    account.answer(called, Html("502", 502))
+    account.answer(called, Html("400", 400))
     asked = (*HERE, kind)
     (failed,) = listed(*asked)["failed"]
     assert "<" not in failed["error"]
+    assert failed["error"].endswith(
+        ("400 a page of HTML in place of an answer", "an error without a reason")
+    ), failed["error"]
     text = leftovers(*asked, code=1).stdout
     assert "nginx" not in text
     assert "secret-host" not in text

@@ -172,7 +172,12 @@ class _Sweep:
 def failure(error: CannotLook, region: str, kind: str) -> Failure:
     """What failed where, from what was raised; a page of HTML, as something on the way answers, is not quoted."""
     denied = getattr(error, "kind", "") == "denied"
-    text, html = clean(error), _PAGE.search(clean(error))
+    text = clean(error)
+    html = _PAGE.search(text)
+    if text.endswith(
+        " ''"
+    ):  # an error without a code and a message, as botocore reads a page where XML should be
+        text = f"{text[:-3]} an error without a reason"
     return Failure(
         region,
         kind,
