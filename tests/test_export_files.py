@@ -39,7 +39,8 @@ def read(engine: str, sheet: Path, *options: str) -> Any:
 @pytest.mark.parametrize(
     "options",
     [(), ("--setup", "pip install -r requirements.txt"), ("--queue", "team", "--namespace", "mine"),
-     ("--workdir", "/w")],
+     ("--workdir", "/w"), ("--shm", "0"), ("--shm", "16GiB", "--service-account", "train.me"),
+     ("--toleration", "nvidia.com/gpu", "--toleration", "pool=gpu:NoExecute")],
 )  # fmt: skip
 def test_kubernetes_schema(sheet: Path, options: tuple[str, ...]) -> None:
     """kubernetes-validate, strict, against the newest schemas it has, and two versions before."""
@@ -68,6 +69,7 @@ def test_kubernetes_rules_that_no_schema_has(sheet: Path) -> None:
     resources = container["resources"]
     assert resources["requests"]["nvidia.com/gpu"] == resources["limits"]["nvidia.com/gpu"] == "1"
     assert container["volumeMounts"][0]["mountPath"] == "/checkpoints"
+    assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
     assert container["env"] == [{"name": "LOADSHEET_RUNS_ROOT", "value": "/checkpoints/runs"}]
 
 
@@ -75,6 +77,76 @@ def test_kubernetes_grace(sheet: Path) -> None:
     """At least 1.3 · save + step: 200 s of saving take 261 s, with a step below a second."""
     pod = read("k8s", sheet, "--save", "200s")["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == 261
+
+
+def quantity(text: str) -> int:
+    """Bytes of a size of Kubernetes."""
+    assert text.endswith("Mi")
+    return int(text[:-2]) << 20
+
+
+def test_kubernetes_shared_memory(sheet: Path) -> None:
+    """An emptyDir in memory at /dev/shm; what is written there counts against the container's memory (its docs)."""
+
+    def asked(*options: str) -> tuple[Any, int, int]:
+        pod = read("k8s", sheet, *options)["spec"]["template"]["spec"]
+        resources = pod["containers"][0]["resources"]
+        assert resources["requests"]["memory"] == resources["limits"]["memory"]
+        mounted = {m["mountPath"]: m["name"] for m in pod["containers"][0]["volumeMounts"]}.get("/dev/shm")
+        volume = next((v["emptyDir"] for v in pod["volumes"] if v["name"] == mounted), None)
+        size = 0 if volume is None else quantity(volume["sizeLimit"])
+        return volume, size, quantity(resources["limits"]["memory"])
+
+    volume, size, memory = asked()
+    assert (volume["medium"], size) == ("Memory", 8 << 30)  # ours: 1 GiB for each of 8 CPUs
+    none, _, least = asked("--shm", "0")
+    assert (none, memory - least) == (None, 8 << 30)
+    assert asked("--shm", "20GiB")[1:] == (20 << 30, least + (20 << 30))
+    assert asked("--cpus", "4")[1] == 4 << 30
+    # a memory that was given is all there is
+    assert asked("--ram", "64GiB")[1:] == (8 << 30, 64 << 30)
+    assert asked("--ram", "12GiB")[1:] == (6 << 30, 12 << 30)
+    job = ("export", "k8s", str(sheet), *COMMAND, *ENGINES["k8s"])
+    refused(*job, "--ram", "12GiB", "--shm", "12GiB", words="--shm: got 12.00 GiB, expected less than --ram")
+    refused(*job, "--shm", "8", words="--shm: got 8 bytes")
+
+
+def test_shared_memory_is_said(sheet: Path) -> None:
+    """In the file and on the page, with where it comes from; a default has a star."""
+    for engine in ("k8s", "dstack"):
+        done = exported(engine, str(sheet), *COMMAND, *ENGINES[engine])
+        assert (
+            "#   /dev/shm: 8 GiB (1 GiB for each CPU, as each may be a worker; a default of ours)"
+            in done.stdout
+        )
+        assert "8 GiB /dev/shm*" in done.stderr
+        given = exported(engine, str(sheet), *COMMAND, *ENGINES[engine], "--shm", "2GiB")
+        assert "#   /dev/shm: 2 GiB (given)" in given.stdout
+        assert "2 GiB /dev/shm ·" in given.stderr.replace("\n  ", " ")
+
+
+def test_kubernetes_tolerations(sheet: Path) -> None:
+    """As `kubectl taint` writes a taint (kubernetes.io, "Taints and Tolerations")."""
+    taints = ("nvidia.com/gpu", "a/b=:NoSchedule", "pool=gpu:NoExecute")
+    pod = read("k8s", sheet, *(word for taint in taints for word in ("--toleration", taint)))
+    assert pod["spec"]["template"]["spec"]["tolerations"] == [
+        {"key": "nvidia.com/gpu", "operator": "Exists"},
+        {"key": "a/b", "operator": "Equal", "value": "", "effect": "NoSchedule"},
+        {"key": "pool", "operator": "Equal", "value": "gpu", "effect": "NoExecute"},
+    ]
+    assert "tolerations" not in read("k8s", sheet)["spec"]["template"]["spec"]
+    for taint in ("", ":NoSchedule", "a b", "a=b:Never", "a:b:NoExecute", "x\ny", "-a", "a/b/c"):
+        job = ("export", "k8s", str(sheet), *COMMAND, *ENGINES["k8s"], "--toleration", taint)
+        refused(*job, words="--toleration: got")
+
+
+def test_kubernetes_service_account(sheet: Path) -> None:
+    """Whose rights the pod has; a name of Kubernetes."""
+    pod = read("k8s", sheet, "--service-account", "train")["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "train"
+    job = ("export", "k8s", str(sheet), *COMMAND, *ENGINES["k8s"], "--service-account")
+    for name in ("", "A", "a_b", "x\ny", "-a"):
+        refused(*job, name, words="--service-account: got")
 
 
 def test_kubernetes_exec(sheet: Path) -> None:
@@ -94,6 +166,12 @@ def test_dstack(sheet: Path) -> None:
     job = read("dstack", sheet, "--region", "aws/us-east-1", "--spot")
     assert job["type"] == "task"
     assert job["resources"]["gpu"] == "A100:80GB:1"
+    # docs: 64 MB where nothing is said; the memory that is asked for has to hold it
+    assert job["resources"]["shm_size"] == "8GB"
+    without = read("dstack", sheet, "--shm", "0")["resources"]
+    assert "shm_size" not in without
+    more, least = (int(r["memory"].removesuffix("GB..")) for r in (job["resources"], without))
+    assert more - least == 8
     assert (job["backends"], job["regions"], job["spot_policy"]) == (["aws"], ["us-east-1"], "spot")
     assert job["retry"]["on_events"] == ["no-capacity", "interruption"]  # `error` would retry a bug as well
     assert job["max_price"] == 2
@@ -206,11 +284,12 @@ def test_fields_as_json(sheet: Path) -> None:
     checkpoint = signed["sheet"]["checkpoint_bytes"]["resume"]
     need = 3 * checkpoint + 2 * 1_235_814_400 + 50 * 2**30
     assert need <= data["disk_bytes"] < need + 2**30
-    need = 2 * checkpoint + 4 * 1_235_814_400 + 8 * 2**30
+    assert data["shm_bytes"] == 8 * 2**30  # 1 GiB for each of 8 CPUs, a part of the memory
+    need = 2 * checkpoint + 4 * 1_235_814_400 + 8 * 2**30 + data["shm_bytes"]
     assert need <= data["ram_bytes"] < need + 2**30
     seconds = 1.5 * signed["intent"]["expected"]["seconds"]["high"] + 900 + 30
     assert seconds <= data["time_seconds"] < seconds + 60
-    assert {"name", "cpus", "ram", "disk", "time", "save"} <= set(data["defaulted"])
+    assert {"name", "cpus", "ram", "shm", "disk", "time", "save"} <= set(data["defaulted"])
     assert data["command"] == ["python", "train.py"]
 
 

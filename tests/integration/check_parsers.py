@@ -55,6 +55,8 @@ def read_dstack(job: dict[str, Any]) -> tuple[Any, ...]:
     from dstack._internal.core.models.configurations import parse_apply_configuration
 
     task = parse_apply_configuration(job)
+    if task.resources.shm_size != 8:  # GB, as its memory: 1 for each CPU
+        raise SystemExit(f"shm_size was read as {task.resources.shm_size}")
     return [event.value for event in task.retry.on_events], task.resources.gpu.name, task.max_duration > 0
 
 

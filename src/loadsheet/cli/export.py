@@ -45,6 +45,9 @@ _COMMON: tuple[Decorator, ...] = (
     click.option("--json", "as_json", is_flag=True, help="Print what the job asks for as JSON."),
 )  # fmt: skip
 _DISK = click.option("--disk", help="Disk, such as 200GiB.")
+_SHM = click.option(
+    "--shm", help="Size of /dev/shm, for loader workers, such as 8GiB; 0: as the engine has it."
+)
 _IMAGE = click.option("--image", help="The container to train in.")
 _CAP = click.option("--price-cap", help="The most an hour may cost, in USD, for the whole machine.")
 _REGION = click.option("--region", help="CLOUD or CLOUD/REGION, such as aws/us-east-1.")
@@ -82,7 +85,15 @@ def slurm(**options: Any) -> int:
 @_options(
     _IMAGE,
     _DISK,
+    _SHM,
     click.option("--namespace", help="The namespace."),
+    click.option("--service-account", help="The pod's service account, for rights on a mirror, say."),
+    click.option(
+        "--toleration",
+        multiple=True,
+        metavar="TAINT",
+        help="A taint of nodes that it bears, KEY[=VALUE][:EFFECT]; can be given again.",
+    ),
     click.option("--queue", help="Kueue's local queue; the job waits until Kueue starts it."),
 )
 def k8s(**options: Any) -> int:
@@ -96,7 +107,7 @@ def k8s(**options: Any) -> int:
 
 
 @command.command(name="dstack")
-@_options(_IMAGE, _DISK, _CAP, _REGION, _SPOT)
+@_options(_IMAGE, _DISK, _SHM, _CAP, _REGION, _SPOT)
 def dstack(**options: Any) -> int:
     """A task that is retried when its machine is lost; 75 starts the training again in place.
 
@@ -148,6 +159,7 @@ def _summary(job: dict[str, Any], out: str | None) -> list[str]:
         "gpu_name": job["gpu_name"],
         "cpus": f"{job['cpus']} CPUs",
         "ram": f"{format_bytes(job['ram_bytes'], 0)} RAM",
+        "shm": None if job["shm_bytes"] is None else f"{format_bytes(job['shm_bytes'], 0)} /dev/shm",
         "disk": f"{format_bytes(job['disk_bytes'], 0)} disk" if job["engine"] != "slurm" else None,
         "time": f"at most {format_duration(job['time_seconds'])}",
         "save": f"{job['grace_seconds']} s to save",

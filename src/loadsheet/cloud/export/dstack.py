@@ -51,6 +51,8 @@ def task(job: Job) -> dict[str, Any]:
     if any("${{" in text for text in texts):
         raise BadInput("--command: got `${{`, expected none", "dstack puts its own variables there")
     resources: dict[str, Any] = {"cpu": f"{job.cpus}..", "memory": f"{ceil_div(job.ram, GIB)}GB.."}
+    if job.shm is not None:
+        resources["shm_size"] = f"{ceil_div(job.shm, GIB)}GB"
     if job.gpus:
         resources["gpu"] = f"{job.gpu_name}:{job.gpus}"
     resources["disk"] = f"{ceil_div(job.disk, GIB)}GB.."

@@ -46,6 +46,10 @@ def header(job: Job, facts: Facts, start: str) -> list[str]:
             f"price cap: {job.price_cap:g} USD an hour; with the time cap at most {worst} each start"
         )
     lines.append(f"grace: {job.grace} s ({job.why['grace']})")
+    if job.shm is not None:
+        lines.append(
+            f"/dev/shm: {format_bytes(job.shm, 0)} ({job.why['shm']}), a part of the memory asked for"
+        )
     lines.append(f"sheet: {'not signed' if facts.sha256 is None else 'SHA-256 ' + facts.sha256}")
     first = f"{MARK} {job.engine}` (loadsheet {version()}). Start it with: {start}"
     return [

@@ -31,6 +31,7 @@ class Wish:
     gpu_name: str | None = None
     cpus: str | None = None
     ram: str | None = None
+    shm: str | None = None
     disk: str | None = None
     time: str | None = None
     save: str | None = None
@@ -46,6 +47,8 @@ class Wish:
     qos: str | None = None
     namespace: str | None = None
     queue: str | None = None
+    toleration: tuple[str, ...] = ()
+    service_account: str | None = None
     export_anyway: bool = False
 
 
@@ -77,6 +80,9 @@ class Job:
     qos: str | None = None
     namespace: str | None = None
     queue: str | None = None
+    tolerations: tuple[dict[str, str], ...] = ()
+    service_account: str | None = None
+    shm: int | None = None  # bytes of /dev/shm, a part of `ram`; None: as the engine has it
     vendor: str = "nvidia"
     why: dict[str, str] = field(default_factory=dict)
     defaulted: list[str] = field(default_factory=list)
@@ -95,10 +101,12 @@ class Job:
         return {
             "engine": self.engine, "name": self.name, "command": list(self.command), "setup": list(self.setup),
             "gpus": self.gpus, "gpu_name": self.gpu_name, "cpus": self.cpus, "ram_bytes": self.ram,
+            "shm_bytes": self.shm,
             "disk_bytes": self.disk, "time_seconds": self.time, "grace_seconds": self.grace,
             "price_cap_per_hour": self.price_cap, "mirror": self.mirror, "volume": self.volume,
             "volume_path": self.volume_path, "image": self.image, "workdir": self.workdir, "region": region,
             "spot": self.spot, "partition": self.partition, "account": self.account, "qos": self.qos,
-            "namespace": self.namespace, "queue": self.queue, "environment": self.environment,
+            "namespace": self.namespace, "queue": self.queue, "tolerations": list(self.tolerations),
+            "service_account": self.service_account, "environment": self.environment,
             "defaulted": list(self.defaulted), "why": dict(self.why), "notes": list(self.notes),
         }  # fmt: skip

@@ -25,6 +25,13 @@ def label(text: str, what: str) -> str:
     return text
 
 
+def subdomain(text: str, what: str) -> str:
+    """A name as Kubernetes' objects have it (RFC 1123): labels with dots between."""
+    if len(text) > 253 or not re.fullmatch(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?", text):
+        raise BadInput(f"{what}: got {shorten(text)}, expected lower-case letters, digits, hyphens and dots")
+    return text
+
+
 def clean_path(text: str, what: str, *, absolute: bool = True) -> str:
     """A path in the job, without a slash at its end; BadInput for another text."""
     clean(text, what)
