@@ -21,7 +21,7 @@ SURFACE = {
     "gpus": "TEXT --json --sources",
     "lab": "EXPERIMENT --json --no-timing --plot",
     "leftovers": (
-        "--after --all --aws-policy --compare --json --kinds --list --margin --older-than --paid-calls --price "
+        "--after --all --aws-policy --compare --json --keep --kinds --list --margin --older-than --paid-calls --price "
         "--price-file --regions --runs --save --timeout --wait"
     ),
     "measure": "",

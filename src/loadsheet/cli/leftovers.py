@@ -18,6 +18,7 @@ from loadsheet.units import parse_duration
 
 if TYPE_CHECKING:
     from loadsheet.cloud.leftovers.answer import Answer
+    from loadsheet.cloud.leftovers.keep import Entry
     from loadsheet.cloud.leftovers.narrow import Span
     from loadsheet.cloud.leftovers.registry import Kind
 
@@ -37,6 +38,9 @@ _LOUD = ("STILL THERE", "LOOK HERE FIRST", "COULD NOT LOOK", "NOT KNOWN", "ANOTH
     "--price", multiple=True, metavar="WHAT=PRICE", help="Your price of a kind or type; may be repeated."
 )
 @click.option("--price-file", type=click.Path(), help="Your prices: a CSV of what, price, per, currency.")
+@click.option(
+    "--keep", type=click.Path(), metavar="FILE", help="What is meant to stay: rows of kind, region, id."
+)
 @click.option("--save", type=click.Path(), metavar="FILE", help="Write all that was found, for --compare.")
 @click.option("--compare", type=click.Path(), metavar="FILE", help="What is new and gone since that list.")
 @click.option(
@@ -56,7 +60,8 @@ def command(**given: Any) -> int:
     The commands that would remove something are printed, for you to read and run. Google Cloud, Azure and
     the services that are not asked are named with the command to look by hand.
 
-    Exit status: 0 all was looked at and nothing found, 1 something is there or could not be looked at, 2 usage.
+    Exit status: 0 all was looked at and nothing found but what --keep names, 1 something is there or could not be
+    looked at, 2 usage.
     """
     from loadsheet.cloud.leftovers.answer import saved, to_json
     from loadsheet.cloud.leftovers.look import parse_regions
@@ -71,13 +76,18 @@ def command(**given: Any) -> int:
         return 0
     rates = collect(given["price_file"], given["price"])
     span = _span(given)
+    stay = None
+    if given["keep"]:
+        from loadsheet.cloud.leftovers.keep import read as read_keep
+
+        stay = read_keep(given["keep"])
     before = None
     if given["compare"]:
         from loadsheet.cloud.leftovers.compare import read
 
         before = read(given["compare"])
     target = _target(given["save"])
-    answer = _answer(chosen, regions, given, span, before)
+    answer = _answer(chosen, regions, given, span, before, stay)
     answer.rates = rates
     if target is not None:
         _save(target, saved(answer))
@@ -90,13 +100,19 @@ def command(**given: Any) -> int:
 
 
 def _answer(
-    chosen: list[Kind], regions: tuple[str, ...], given: dict[str, Any], span: Span | None, before: Any
+    chosen: list[Kind],
+    regions: tuple[str, ...],
+    given: dict[str, Any],
+    span: Span | None,
+    before: Any,
+    stay: list[Entry] | None,
 ) -> Answer:
-    """Look, then narrow and compare."""
+    """Look, then compare, set aside what is to stay, and narrow."""
     from loadsheet.cloud.checklist import CannotLook
     from loadsheet.cloud.leftovers.answer import Answer
     from loadsheet.cloud.leftovers.compare import compare
     from loadsheet.cloud.leftovers.elsewhere import not_looked
+    from loadsheet.cloud.leftovers.keep import split
     from loadsheet.cloud.leftovers.look import look, open_account, unopened
     from loadsheet.cloud.leftovers.narrow import loud, of_run, older_than
 
@@ -124,6 +140,8 @@ def _answer(
     answer.not_looked = not_looked(found, chosen, given["paid_calls"])
     if before is not None:
         answer.compared = compare(before, found)
+    if stay is not None:
+        answer.items, answer.kept, answer.absent = split(answer.items, stay)
     if span is not None:
         answer.items, answer.others = of_run(answer.items, span)
     if age is not None:

@@ -9,13 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadsheet.cloud.leftovers.item import Found, Item
+from loadsheet.cloud.leftovers.keep import Entry, was_looked_at
 from loadsheet.cloud.leftovers.narrow import Span
 from loadsheet.cloud.leftovers.prices import Rate, currency, per_hour
 
 
 @dataclass
 class Answer:
-    """What is shown: `items` of what was `found`, `rates` for them, and what was left out or beside it."""
+    """What is shown: `items` of what was `found`, `rates` for them, and what was left out or beside it.
+
+    `kept`: what is meant to stay, and `absent`, what a file names so and was not found; both count for nothing.
+    """
 
     found: Found
     items: list[Item]
@@ -26,10 +30,12 @@ class Answer:
     younger: int = 0
     compared: dict[str, Any] | None = None
     bill: dict[str, Any] | None = None
+    kept: list[Item] = field(default_factory=list)
+    absent: list[Entry] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
-        """1 if anything is left or could not be looked at."""
+        """1 if anything is left that is not meant to stay, or could not be looked at."""
         return 1 if self.items or self.found.failed else 0
 
     @property
@@ -117,6 +123,11 @@ def to_json(answer: Answer) -> dict[str, Any]:
         "younger": answer.younger,
         "compared": answer.compared,
         "bill": answer.bill,
+        "kept": [item_json(item, answer.rates, found.time) for item in answer.kept],
+        "keep_not_found": [
+            {"kind": e.kind, "region": e.region, "id": e.id, "looked": was_looked_at(e, found)}
+            for e in answer.absent
+        ],
     }
 
 

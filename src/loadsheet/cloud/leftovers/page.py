@@ -9,6 +9,7 @@ from typing import Final
 
 from loadsheet.cloud.leftovers.answer import Answer, stamp
 from loadsheet.cloud.leftovers.item import Failure, Item, many
+from loadsheet.cloud.leftovers.keep import was_looked_at
 from loadsheet.cloud.leftovers.look import ALL, looked_at
 from loadsheet.cloud.leftovers.prices import currency, per_hour
 from loadsheet.cloud.leftovers.registry import ACCOUNT, in_turn, turn
@@ -24,6 +25,7 @@ def page(answer: Answer, width: int, everything: bool = False) -> list[str]:
     """The lines; `everything` shows every item and every name."""
     return [
         *_head(answer, width),
+        *_kept(answer, width, everything),
         *_loud(answer, width),
         *_groups(answer, width, everything),
         *_failed(answer, width, everything),
@@ -48,7 +50,8 @@ def _head(answer: Answer, width: int) -> Iterator[str]:
         rest = "nothing found in the rest" if looked["pairs"] else "nothing was looked at"
         verdict = f"NOT KNOWN   {many(len(found.failed), 'place')} could not be looked at; {rest}"
     else:
-        verdict = f"NOTHING{whose.upper()} FOUND   in what was looked at"
+        rest = " BUT WHAT IS MEANT TO STAY" if answer.kept else ""
+        verdict = f"NOTHING{whose.upper()} FOUND{rest}   in what was looked at"
     yield from wrap(f"{verdict}: {seen}." if looked["pairs"] else f"{verdict}.", width, "  ")
     account = f"account {found.account}" if found.account else "account not known"
     where = f", asked at {found.endpoint} and not at AWS" if found.endpoint else ""
@@ -82,6 +85,30 @@ def _head(answer: Answer, width: int) -> Iterator[str]:
             )
     if answer.younger:
         yield from wrap(f"{many(answer.younger, 'younger thing')} left out (--older-than)", width, "  ")
+
+
+def _kept(answer: Answer, width: int, everything: bool) -> Iterator[str]:
+    """What is meant to stay, in a line of its own, and what a file names so and is not there."""
+    if answer.kept:
+        costs = [cost for item in answer.kept if (cost := per_hour(item, answer.rates)) is not None]
+        money = (
+            f", {format_money(sum(costs), currency(answer.rates))} an hour at your prices" if costs else ""
+        )
+        told = [f"{i.kind} {i.id} in {i.region} ({i.state})" for i in answer.kept]
+        yield from wrap(
+            f"meant to stay: {len(told):,}{money}: {_first(told, len(told) if everything else SHOWN)}",
+            width,
+            "  ",
+        )
+    for looked, words in ((True, "and not found: gone, or another name"), (False, "and not looked at")):
+        told = [
+            f"{e.kind} {e.id} in {e.region}"
+            for e in answer.absent
+            if was_looked_at(e, answer.found) is looked
+        ]
+        if told:
+            most = len(told) if everything else SHOWN
+            yield from wrap(f"named to stay, {words}: {len(told):,}: {_first(told, most)}", width, "  ")
 
 
 def _loud(answer: Answer, width: int) -> Iterator[str]:
