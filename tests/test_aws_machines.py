@@ -24,7 +24,7 @@ from aws_world import (
 from preflight_world import facts
 from terminal import answered, run
 
-from loadsheet.cloud.aws.gpu_types import parse_type
+from loadsheet.cloud.aws.gpu_types import _table, parse_type, sold_by
 from loadsheet.cloud.aws.operations import PREFLIGHT
 from loadsheet.cloud.aws.quotas import quota_of, quotas
 from loadsheet.cloud.aws.regions import require_regions
@@ -464,6 +464,20 @@ def test_every_type_of_the_list_is_understood(gpu_rows: list[dict[str, Any]]) ->
         assert 0 < kind.usable <= kind.memory
         assert kind.count >= 1
         assert kind.capability is not None
+
+
+def test_how_many_a_machine_has(gpu_rows: list[dict[str, Any]]) -> None:
+    """Our table against moto's copy of what AWS says: the counts of every GPU that we have an entry for."""
+    seen: dict[str, set[int]] = {}
+    for row in gpu_rows:
+        found = parse_type(row)
+        if found is None or found.arm or found.share < 1 or not found.measured:
+            continue
+        mib = str(found.memory >> 20)
+        seen.setdefault(_table()["gpus"][found.gpu]["entries"][mib], set()).add(found.count)
+    assert len(seen) >= 10
+    for entry, counts in seen.items():
+        assert set(sold_by(entry)) == counts, entry
 
 
 # --- places ------------------------------------------------------------------------------------------------

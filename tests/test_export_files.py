@@ -445,6 +445,16 @@ def test_regions(sheet: Path) -> None:
     assert "could not be checked" in exported(*base[1:], "lambda/us-west-1").stderr.replace("\n  ", " ")
 
 
+def test_a_card_that_is_sold_by_eight(sheet: Path) -> None:
+    """AWS has A100 with 80 GB in p4de.24xlarge alone, by eight: one of them will not be found there."""
+    for engine in ("sky", "dstack"):
+        job = (engine, str(sheet), *COMMAND, *ENGINES[engine])
+        done = exported(*job, "--region", "aws/us-east-1")
+        assert "# Note: no machine of AWS has 1 × a100-sxm-80gb, only 8 of them" in done.stdout
+        for options in (("--region", "gcp"), (), ("--region", "aws", "--gpus", "0")):
+            assert "no machine of AWS" not in exported(*job, *options).stdout
+
+
 def test_currencies(tmp_path: Path) -> None:
     """A price in another currency than the engines' caps nothing by itself, and it is said."""
     sheet = gpu_sheet(tmp_path, "--price", "2EUR")

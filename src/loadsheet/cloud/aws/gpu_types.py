@@ -116,6 +116,19 @@ def parse_type(row: Mapping[str, Any]) -> GpuType | None:
     )
 
 
+def sold_by(gpu: str) -> list[int]:
+    """How many of one of our GPU ids a machine of EC2 has, the fewest first; none where the table does not say.
+
+    >>> sold_by("a100-sxm-80gb"), sold_by("h100-sxm"), sold_by("rtx-4090")
+    ([8], [1, 8], [])
+    """
+    for known in _table()["gpus"].values():
+        for mib, entry in known["entries"].items():
+            if entry == gpu and (counts := known.get("counts", {}).get(mib)):
+                return sorted(counts)
+    return []
+
+
 def _usable(entry: str | None) -> int | None:
     if entry is None:
         return None

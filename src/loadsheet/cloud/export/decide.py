@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from loadsheet.cloud.aws.gpu_types import sold_by
 from loadsheet.cloud.export.amounts import Amounts
 from loadsheet.cloud.export.facts import Facts
 from loadsheet.cloud.export.gpu_names import ANY, check_region, gpu_name, spelled_alike, vendor
@@ -73,7 +74,7 @@ class _Maker(Amounts):
         grace = self.grace()
         cpus = self.cpus(gpus)
         shm = self.shm(cpus)
-        region = self._region()
+        region = self._region(gpus)
         if facts.verdict != "fits":
             self.notes.append(f"the sheet's verdict is `{facts.verdict}`, not `fits`")
         if facts.sha256 is None:
@@ -263,13 +264,20 @@ class _Maker(Amounts):
         self.given("workdir")
         return clean_path(workdir, "--workdir", absolute=self.engine in ("k8s", "dstack"))
 
-    def _region(self) -> tuple[str, str | None] | None:
+    def _region(self, gpus: int) -> tuple[str, str | None] | None:
         if self.wish.region is None:
             return None
         self.given("region")
         cloud, region, checked = check_region(self.wish.region)
         if not checked:
             self.notes.append(f"whether {cloud} exists and has the region could not be checked here")
+        counts = sold_by(self.facts.gpu) if cloud == "aws" and self.wish.gpu_name is None else []
+        if gpus and counts and gpus not in counts:
+            some = " or ".join(map(str, counts))
+            self.notes.append(
+                f"no machine of AWS has {gpus} × {self.facts.gpu}, only {some} of them, as far as our table goes: "
+                "nothing would be found there; plan for as many, or name another cloud"
+            )
         return cloud, region
 
     def _spot(self, grace: int) -> bool | None:
