@@ -197,6 +197,7 @@ def test_a_type_that_there_is_not(world: World, tmp_path: Path, quick: None) -> 
         found = look(tmp_path, "aws.quota", instance_type=kind)
         assert (found.state, facts(found)) == ("fail", f"AWS has no instance type {kind} in us-east-1")
     assert "g5.xlarge" in look(tmp_path, "aws.quota", instance_type="g5.xlrage").next
+    assert "g5.xlarge" in look(tmp_path, "aws.quota", instance_type="g5.nonsense").next
     # a region that may not be asked could have it
     world.refuse("ec2:DescribeInstanceTypes", "UnauthorizedOperation", region="eu-west-1", status=403)
     both = ("us-east-1", "eu-west-1")

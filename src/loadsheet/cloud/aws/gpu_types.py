@@ -76,11 +76,17 @@ def gpu_types(account: Account, region: str, names: tuple[str, ...] = ()) -> lis
 
 
 def alike(account: Account, region: str, name: str) -> list[str]:
-    """The types with GPUs whose names come near one that there is not; none if they may not be asked for."""
+    """The types with GPUs whose names come near one that there is not, else the smallest of its family.
+
+    None if they may not be asked for.
+    """
     try:
-        return nearest(name, [found.name for found in gpu_types(account, region)])
+        known = sorted(gpu_types(account, region), key=lambda found: (found.vcpus, found.name))
     except CallFailed:
         return []
+    names = [found.name for found in known]
+    family = name.partition(".")[0]
+    return nearest(name, names) or [other for other in names if other.partition(".")[0] == family][:3]
 
 
 def parse_type(row: Mapping[str, Any]) -> GpuType | None:
