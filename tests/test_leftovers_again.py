@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aws_world import IMAGE, Refusal, World, aws_server, ec2, empty_account, leftovers, listed, started  # noqa: F401
+from test_leftovers_kinds import require_command
 
 from loadsheet.cloud.leftovers.makers import maker
 from loadsheet.cloud.leftovers.registry import in_turn, kinds
@@ -96,6 +97,11 @@ TAGS: list[tuple[dict[str, str], str, str]] = [
         "AWS Batch starts another while jobs wait",
         "aws autoscaling terminate-instance-in-auto-scaling-group",
     ),
+    (
+        {"AmazonECSManaged": "", "aws:autoscaling:groupName": "Infra-ECS-1"},
+        "a capacity provider of ECS starts another while tasks wait",
+        "aws autoscaling terminate-instance-in-auto-scaling-group",
+    ),
     ({"karpenter.sh/nodepool": "gpu"}, "Karpenter's node pool gpu", ""),
     ({"parallelcluster:cluster-name": "hpc"}, "ParallelCluster's hpc", ""),
     ({"ray-cluster-name": "tune"}, "Ray's cluster tune", ""),
@@ -112,6 +118,8 @@ def test_who_starts_it_again(tags: dict[str, str], words: str, ends: str) -> Non
     assert words in found.again
     assert (found.remove or ("",))[0].startswith(ends)
     assert (found.remove is None) == (not ends)
+    for text in found.remove or ():
+        require_command(text)
 
 
 def test_a_tag_that_is_no_name() -> None:
@@ -132,6 +140,17 @@ def test_a_machine_that_a_service_runs(account: World) -> None:
     row = only(listed(*HERE, "instance"))
     assert (row["remove"], row["no_command"]) == ([], "it is ended through eks.amazonaws.com")
     assert "no command: it is ended through eks.amazonaws.com" in leftovers(*HERE, "instance", code=1).stdout
+
+
+def test_a_volume_that_a_service_runs(account: World) -> None:
+    """The same of a volume that hangs on nothing."""
+    account.answer(
+        "ec2:DescribeVolumes",
+        "<R><volumeSet><item><volumeId>vol-1</volumeId><status>available</status><operator><managed>true</managed>"
+        "<principal>eks.amazonaws.com</principal></operator></item></volumeSet></R>",
+    )
+    row = only(listed(*HERE, "volume"))
+    assert (row["remove"], row["no_command"]) == ([], "it is ended through eks.amazonaws.com")
 
 
 def test_what_a_nat_gateway_leaves(account: World) -> None:

@@ -36,13 +36,16 @@ class Maker:
 
 
 #: tag -> who has set it, what that does, what to do first; the closest maker stands first. Tags by the user guides of
-#: EC2 Fleet, AWS Batch, ParallelCluster, Karpenter and Ray; as recalled, and seen in public code
+#: EC2 Fleet, AWS Batch, ECS, ParallelCluster, Karpenter and Ray; as recalled, and seen in public code
 _TOOLS: Final = {
     "karpenter.sh/nodepool": ("Karpenter's node pool {}", "starts another while pods wait", "delete it first"),
     "karpenter.sh/provisioner-name": (
         "Karpenter's provisioner {}", "starts another while pods wait", "delete it first",
     ),
     "AWSBatchServiceTag": ("AWS Batch", "starts another while jobs wait", "disable its compute environment first"),
+    "AmazonECSManaged": (
+        "a capacity provider of ECS", "starts another while tasks wait", "set its services to no tasks first",
+    ),
     "parallelcluster:cluster-name": (
         "ParallelCluster's {}", "starts another while jobs wait", "`pcluster delete-cluster` first",
     ),
