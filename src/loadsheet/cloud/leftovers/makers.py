@@ -68,7 +68,7 @@ def maker(tags: object, region: str, instance: str = "") -> Maker | None:
         if all(found.get(tag) for tag in known):
             return made(found, region)
     tools = [
-        Maker(who.format(found[t]), does, first) for t, (who, does, first) in _TOOLS.items() if found.get(t)
+        Maker(who.format(found[t]), does, first) for t, (who, does, first) in _TOOLS.items() if t in found
     ]
     if not instance or not found.get(_GROUP):
         return tools[0] if tools else None
