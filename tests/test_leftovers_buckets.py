@@ -161,9 +161,9 @@ def test_a_bucket_without_a_region(account: World) -> None:
         for name in ("shut", "shut-too")
     ]
     assert not any("us-east-1" in f["error"] for f in found["failed"])
-    text = leftovers(*BOTH, code=1).stdout
+    text = " ".join(leftovers(*BOTH, code=1).stdout.split())
     assert (
-        "  bucket, multipart-upload shut, shut-too in the account: not allowed to s3:GetBucketLocation"
+        "bucket, multipart-upload `shut`, `shut-too` in the account: not allowed to s3:GetBucketLocation"
         in text
     )
     assert text.count("shut-too") == 1
@@ -182,7 +182,8 @@ def test_a_bucket_that_tells_a_part(account: World) -> None:
         ("shut", "eu-west-1", "s3:GetBucketVersioning")
     ]
     assert (
-        "bucket shut in eu-west-1: not allowed to s3:GetBucketVersioning" in leftovers(*ASKED, code=1).stdout
+        "bucket `shut` in eu-west-1: not allowed to s3:GetBucketVersioning"
+        in leftovers(*ASKED, code=1).stdout
     )
 
 

@@ -96,7 +96,19 @@ def test_numbers_of_images(account: World, count: int, words: str) -> None:
     repository(count)
     text = leftovers(*HERE, "image-repository", code=1).stdout
     assert words in text
-    assert "image-repository   1: 1 with images" in text
+    assert "image-repository   1: with images" in text
+
+
+def test_numbers_of_states(account: World) -> None:
+    """Things in more than one state: how many in each, in words that hold for one and for many."""
+    for name, versions in (("one", "Enabled"), ("two", ""), ("three", "")):
+        s3 = boto3.client("s3", region_name="eu-west-1")
+        s3.create_bucket(Bucket=name + "-b", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+        if versions:
+            s3.put_bucket_versioning(Bucket=name + "-b", VersioningConfiguration={"Status": versions})
+        s3.put_object(Bucket=name + "-b", Key="a", Body=b"1")
+    text = leftovers(*HERE, "bucket", code=1).stdout
+    assert "bucket   3: 2 × no versions, 1 × versions stay" in text
 
 
 def test_numbers_of_zones(account: World) -> None:
@@ -114,7 +126,7 @@ def test_a_state_that_is_not_told(account: World) -> None:
     """An empty state is no word of the page."""
     account.answer("fsx:DescribeFileSystems", {"FileSystems": [{"FileSystemId": "fs-1"}]})
     assert [row["state"] for row in listed(*HERE, "fsx-file-system")["items"]] == ["not told"]
-    assert "fsx-file-system   1: 1 not told" in leftovers(*HERE, "fsx-file-system", code=1).stdout
+    assert "fsx-file-system   1: not told" in leftovers(*HERE, "fsx-file-system", code=1).stdout
 
 
 def stopped(disks: int) -> str:

@@ -148,7 +148,10 @@ def _groups(answer: Answer, width: int, everything: bool) -> Iterator[str]:
         for item in items:
             states[item.state] += 1
         told = sorted(states.items(), key=lambda pair: -pair[1])[:4]
-        yield from wrap(f"{kind}   {len(items):,}: " + ", ".join(f"{n:,} {s}" for s, n in told), width, "  ")
+        of = ", ".join(f"{n:,} × {s}" for s, n in told) if len(states) > 1 else told[0][0]
+        yield from wrap(
+            f"{kind}   {len(items):,}: {of}{' …' if len(states) > len(told) else ''}", width, "  "
+        )
         ordered = sorted(
             items,
             key=lambda i: (not i.loud, -(per_hour(i, answer.rates) or 0.0), i.created or float("inf"), i.id),
@@ -237,7 +240,7 @@ def _failed(answer: Answer, width: int, everything: bool) -> Iterator[str]:
     for (text, *_), failures in sorted(groups.items(), key=lambda pair: -len(pair[1])):
         kinds = sorted({"everything" if f.kind == ALL else f.kind for f in failures})
         regions = sorted({_PLACES.get(f.region, f.region) for f in failures})
-        ids = sorted({f.id for f in failures if f.id})
+        ids = sorted({f"`{f.id}`" for f in failures if f.id})
         told, where, which = (
             _first(names, len(names) if everything else 6) for names in (kinds, regions, ids)
         )
