@@ -94,7 +94,7 @@ def test_an_account_opened_for_some_calls_makes_no_others(world: World) -> None:
     account = Account(timeout=LONG, allowed=PREFLIGHT)
     assert account.call("sts", "get_caller_identity")["Account"] == "123456789012"
     with pytest.raises(NotReadOnly, match="not among the calls"):
-        account.call("ec2", "describe_regions")
+        account.call("ec2", "describe_snapshots")
     assert account.calls == {"sts:GetCallerIdentity"}
 
 

@@ -69,7 +69,18 @@ def command(text: str, width: int, indent: str = "") -> list[str]:
     from loadsheet.cloud.leftovers.page import continued
 
     margin = 6  # what `continued` begins with
-    return [indent + line[margin:] for line in continued(text, width + margin - len(indent))]
+    lines: list[str] = []
+    for line in continued(text, width + margin - len(indent)):
+        plain = indent + line[margin:]
+        option, blank, value = plain.lstrip().partition(" ")
+        if (
+            len(plain) > width and option.startswith("--") and blank
+        ):  # a narrow page: its value has a line, too
+            pad = plain[: len(plain) - len(plain.lstrip())]
+            lines += [f"{pad}{option} \\", pad + value]
+        else:
+            lines.append(plain)
+    return lines
 
 
 def _plain(words: str) -> bool:
