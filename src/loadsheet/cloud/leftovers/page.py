@@ -240,7 +240,7 @@ def _failed(answer: Answer, width: int, everything: bool) -> Iterator[str]:
     for (text, *_), failures in sorted(groups.items(), key=lambda pair: -len(pair[1])):
         kinds = sorted({"everything" if f.kind == ALL else f.kind for f in failures})
         regions = sorted({_PLACES.get(f.region, f.region) for f in failures})
-        ids = sorted({f"`{f.id}`" for f in failures if f.id})
+        ids = [f"`{id}`" for id in sorted({f.id for f in failures if f.id})]
         told, where, which = (
             _first(names, len(names) if everything else 6) for names in (kinds, regions, ids)
         )
