@@ -217,6 +217,31 @@ def test_a_dedicated_host(account: World) -> None:
     assert listed(*HERE, "dedicated-host", code=0)["items"] == []
 
 
+@pytest.mark.parametrize(
+    ("inside", "why"),
+    [
+        (
+            "<placement><tenancy>host</tenancy><hostId>h-1</hostId></placement>",
+            "billed by its dedicated host h-1",
+        ),
+        ("<instanceLifecycle>capacity-block</instanceLifecycle>", "paid in advance with its capacity block"),
+        ("<placement><tenancy>default</tenancy></placement>", "p3.16xlarge is billed while it runs"),
+    ],
+)
+def test_what_is_billed_in_its_place(account: World, inside: str, why: str) -> None:
+    """A machine on a dedicated host, or of a capacity block, has no price of its own: nothing is counted twice."""
+    account.answer(
+        "ec2:DescribeInstances",
+        "<R><reservationSet><item><instancesSet><item><instanceId>i-1</instanceId><instanceState><name>running</name>"
+        f"</instanceState><instanceType>p3.16xlarge</instanceType>{inside}</item></instancesSet></item>"
+        "</reservationSet></R>",
+    )
+    found = listed(*HERE, "instance", "--price", "p3.16xlarge=24.48/h")
+    assert why in only(found)["why"]
+    assert found["cost"]["per_hour"] == (24.48 if "is billed while" in why else None)
+    assert found["cost"]["without_price"] == 0
+
+
 def test_a_host_does_not_hide_a_stolen_key(account: World) -> None:
     """GPU machines on a host in a foreign region are loud all the same: a host is started with machines."""
     started("sa-east-1", "p3.16xlarge")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from loadsheet.cloud.leftovers.item import Found
+from loadsheet.cloud.leftovers.item import Found, many
 from loadsheet.cloud.leftovers.registry import Kind, kinds
 
 
@@ -19,7 +19,7 @@ def not_looked(found: Found, chosen: Sequence[Kind], paid: bool) -> list[dict[st
     if others:
         rows.append(
             {
-                "what": f"{len(others)} other kinds",
+                "what": many(len(others), "other kind"),
                 "why": "--kinds named others",
                 "names": others,
                 "by_hand": ["loadsheet leftovers"],

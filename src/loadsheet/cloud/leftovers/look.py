@@ -12,7 +12,7 @@ from typing import Any, Final
 from loadsheet.cloud.aws.failures import CallFailed
 from loadsheet.cloud.aws.session import GLOBAL, TIMEOUT, Account
 from loadsheet.cloud.checklist import CannotLook
-from loadsheet.cloud.leftovers.item import Failure, Found, Item, clean
+from loadsheet.cloud.leftovers.item import Failure, Found, Item, clean, many
 from loadsheet.cloud.leftovers.registry import ACCOUNT, Kind, Place, calls
 from loadsheet.errors import BadInput, UnknownKey, shorten
 
@@ -79,7 +79,7 @@ def _regions(account: Account, named: Sequence[str], found: Found) -> list[str]:
     if disabled:
         found.ignored.append(
             {
-                "what": f"{len(disabled)} regions that the account has disabled",
+                "what": f"{many(len(disabled), 'region')} that the account has disabled",
                 "why": "they do not answer; what was made there before costs on",
                 "names": disabled,
                 "by_hand": [],
@@ -91,7 +91,7 @@ def _regions(account: Account, named: Sequence[str], found: Found) -> list[str]:
     if others:
         found.ignored.append(
             {
-                "what": f"{len(others)} other regions",
+                "what": many(len(others), "other region"),
                 "why": "--regions named others",
                 "names": others,
                 "by_hand": ["loadsheet leftovers"],

@@ -44,12 +44,12 @@ def instances(place: Place) -> Iterator[Item | CallFailed]:
                 for disk in row.get("BlockDeviceMappings") or ()
                 if disk.get("Ebs") and disk["Ebs"].get("DeleteOnTermination") is False
             ]
-            total = len(row.get("BlockDeviceMappings") or ())
             form = str(row.get("InstanceType", ""))
             runs = state in ("running", "pending")
-            why = f"{form} is billed while it runs" if runs else "stopped, it is not billed itself"
-            if not runs and total:
-                why = f"stopped, its {'volume costs' if total == 1 else f'{total} volumes cost'} on"
+            paid = _paid(row)
+            why = (
+                (f"{form}, {paid}" if paid else f"{form} is billed while it runs") if runs else _stopped(row)
+            )
             if kept:
                 why += (
                     f"; {', '.join(kept[:3])}{' …' if len(kept) > 3 else ''} will stay when it is terminated"
@@ -73,8 +73,25 @@ def instances(place: Place) -> Iterator[Item | CallFailed]:
             yield place.item(
                 row.get("InstanceId", ""), state, f"{why}; {hint}" if hint else why, row.get("Tags") or [],
                 created=moment(row.get("LaunchTime")), type=form, gpu=is_gpu(form),
-                billed=(form, "instance") if runs else (), remove=ends, **through(managed(row)),
+                billed=(form, "instance") if runs and not paid else (), remove=ends, **through(managed(row)),
             )  # fmt: skip
+
+
+def _stopped(row: Mapping[str, Any]) -> str:
+    disks = len(row.get("BlockDeviceMappings") or ())
+    if not disks:
+        return "stopped, it is not billed itself"
+    return f"stopped, its {'volume costs' if disks == 1 else f'{disks} volumes cost'} on"
+
+
+def _paid(row: Mapping[str, Any]) -> str:
+    """What is billed in the place of a machine; "" where it is billed itself."""
+    at = row.get("Placement") or {}
+    if at.get("Tenancy") == "host":
+        return f"billed by its dedicated host {at.get('HostId') or ''}".rstrip()
+    return (
+        "paid in advance with its capacity block" if row.get("InstanceLifecycle") == "capacity-block" else ""
+    )
 
 
 def ending(row: Mapping[str, Any], region: str) -> tuple[str, tuple[str, ...]]:
