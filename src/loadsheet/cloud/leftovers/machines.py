@@ -47,9 +47,7 @@ def instances(place: Place) -> Iterator[Item | CallFailed]:
             form = str(row.get("InstanceType", ""))
             runs = state in ("running", "pending")
             paid = _paid(row)
-            why = (
-                (f"{form}, {paid}" if paid else f"{form} is billed while it runs") if runs else _stopped(row)
-            )
+            why = f"{form} {paid or 'is billed while it runs'}" if runs else _stopped(row)
             if kept:
                 why += (
                     f"; {', '.join(kept[:3])}{' …' if len(kept) > 3 else ''} will stay when it is terminated"
@@ -63,7 +61,11 @@ def instances(place: Place) -> Iterator[Item | CallFailed]:
                     yield error
             stays = [ip for ip in own if ip in elastic]
             if stays:
-                why += f"; its elastic address {', '.join(stays)} stays when it is terminated, and is billed"
+                one = len(stays) == 1
+                why += f"; its elastic {'address' if one else 'addresses'} {', '.join(stays)} "
+                why += (
+                    f"{'stays' if one else 'stay'} and {'is' if one else 'are'} billed when it is terminated"
+                )
             hint, ends = ending(row, place.region)
             if ends:
                 ends += tuple(text for ip in stays for text in elastic[ip])
@@ -88,9 +90,11 @@ def _paid(row: Mapping[str, Any]) -> str:
     """What is billed in the place of a machine; "" where it is billed itself."""
     at = row.get("Placement") or {}
     if at.get("Tenancy") == "host":
-        return f"billed by its dedicated host {at.get('HostId') or ''}".rstrip()
+        return f"is billed by its dedicated host {at.get('HostId') or ''}".rstrip()
     return (
-        "paid in advance with its capacity block" if row.get("InstanceLifecycle") == "capacity-block" else ""
+        "is paid in advance with its capacity block"
+        if row.get("InstanceLifecycle") == "capacity-block"
+        else ""
     )
 
 
