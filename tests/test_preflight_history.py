@@ -15,7 +15,7 @@ from preflight_world import BASE64, HEX, LETTERS, Repo, draw, facts, machine, pr
 
 from loadsheet.cloud import git, git_history
 from loadsheet.cloud.answers import ROTATED, Answer, add_answers
-from loadsheet.cloud.machine import Machine
+from loadsheet.cloud.machine import Machine, Output
 from loadsheet.cloud.secrets import Scanner, fingerprint
 
 pytestmark = pytest.mark.usefixtures("offline")
@@ -435,6 +435,21 @@ def test_a_shallow_clone_is_not_the_whole_history(repo: Repo, host: Machine) -> 
     repo.git("clone", "--quiet", "--depth", "1", f"file://{repo.path}", str(clone))
     found = result(clone, host, "secrets.history")
     assert (found.state, "shallow clone" in facts(found)) == ("unknown", True)
+
+
+@pytest.mark.parametrize("word", ["--is-shallow-repository", "--get-regexp"])
+def test_a_clone_of_which_git_does_not_say_whether_it_is_whole(
+    word: str, repo: Repo, host: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Silence is not "whole"."""
+    asked = git.Repository.run
+
+    def run(self: git.Repository, *words: str, **more: Any) -> Output:
+        return Output(128, "", "fatal: no") if word in words else asked(self, *words, **more)
+
+    monkeypatch.setattr(git.Repository, "run", run)
+    found = result(repo.path, host, "secrets.history")
+    assert (found.state, "git does not say: fatal: no" in facts(found)) == ("unknown", True)
 
 
 def test_a_partial_clone_fetches_nothing(repo: Repo, host: Machine) -> None:

@@ -267,10 +267,11 @@ def clock(context: Context) -> Result:
     """What the kernel says of its clock, whether it jumps, and whether the newest commit lies in the future."""
     machine = context.machine
     rows: list[str] = []
+    refused: CannotLook | None = None
     try:
         repository = context.repository
-    except CannotLook:
-        repository = None
+    except CannotLook as error:
+        repository, refused = None, error
     if repository is not None:
         output = repository.run("log", "-1", "--format=%ct", "--no-show-signature")
         ahead = int(output.out) - machine.time() if output.out.strip().isdigit() else 0.0
@@ -300,8 +301,12 @@ def clock(context: Context) -> Result:
                 text, *rows, next="on the host: `timedatectl` says whether its clock is kept in step"
             )
         return warn(text, *rows, next="`timedatectl set-ntp true`")
-    error = format_duration(state.error_seconds)
-    return ok({"fact": f"kept in step, at most {error} off", "error_seconds": state.error_seconds}, *rows)
+    off = format_duration(state.error_seconds)
+    row = {"fact": f"kept in step, at most {off} off", "error_seconds": state.error_seconds}
+    if refused is not None:
+        text = f"whether the newest commit lies in the future could not be seen: {refused}"
+        return unknown(row, text, next=refused.next)
+    return ok(row, *rows)
 
 
 @check(

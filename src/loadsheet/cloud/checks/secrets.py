@@ -220,11 +220,15 @@ def history(context: Context) -> Result:
 
 def _holes(repository: Repository) -> Iterator[str]:
     """Why this copy may not hold the whole history."""
-    if repository.run("rev-parse", "--is-shallow-repository").out.strip() == "true":
+    shallow = repository.run("rev-parse", "--is-shallow-repository")
+    if shallow.status != 0:
+        yield f"whether it is a shallow clone git does not say: {one_line(shallow.err)[:120]}"
+    elif shallow.out.strip() == "true":
         yield "a shallow clone: what came before it is not here"
-    if repository.run(
-        "config", "--get-regexp", r"^(extensions\.partialclone|remote\..*\.promisor)$"
-    ).out.strip():
+    partial = repository.run("config", "--get-regexp", r"^(extensions\.partialclone|remote\..*\.promisor)$")
+    if partial.status not in {0, 1}:  # 1: nothing of that name is set
+        yield f"whether it is a partial clone git does not say: {one_line(partial.err)[:120]}"
+    elif partial.out.strip():
         yield "a partial clone: some contents are not here"
 
 
