@@ -30,7 +30,8 @@ SURFACE = {
         "--billed-by --billed-least --budget --checkpoint-bytes --commit --deadline --down-mean --egress "
         "--egress-price --every --failures --history --jobs --json --machine-now --machines --mtbf "
         "--no-machine-now --notice --notice-works --on-demand-price --other-hourly --plot --price --rehearsal "
-        "--restart --runs --save --seed --sheet --startup --step --storage --storage-price --trace --work"
+        "--restart --runs --save --seed --sheet --startup --step --storage --storage-price --switch-after "
+        "--trace --work"
     ),
     "notices": "--aws-endpoint --azure-endpoint --file --gcp-endpoint --gcp-notice --json --once --provider",
     "params": "MODEL --json --run-its-code --tensors --trace",

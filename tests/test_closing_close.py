@@ -372,6 +372,17 @@ def test_any_sheet_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_started_units_are_paid_whole(tmp_path: Path) -> None:
+    """310 s at 3.6 an hour are six started minutes, 0.36; 200 s were to be four (100: two, 400: seven)."""
+    price = {"amount": 3.6, "currency": "EUR", "source": "given", "billing_unit_seconds": 60.0}
+    expected = estimate(0.12, 0.24, 0.42)
+    path = finished(tmp_path / "run")
+    (path / "sheet.json").write_text(json.dumps(signed(intent__price=price, intent__expected__cost=expected)))
+    row = close(path)["cost"]
+    assert (row.measured, row.predicted) == (pytest.approx(0.36), ls.Estimate(0.12, 0.24, 0.42))
+    assert row.note == "started units of 1.00 min are paid whole"
+
+
 # --- the command line ------------------------------------------------------------------
 
 

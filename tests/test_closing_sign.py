@@ -19,6 +19,7 @@ from loadsheet.closing import DoesNotFit, sign
 from loadsheet.closing.intent import count_saves, parse_every, poisson_interval
 from loadsheet.errors import BadFile, BadInput
 from loadsheet.ledger import Estimate
+from loadsheet.money.price import Price
 
 MACHINE = {
     "id": "my-box", "memory_usable_bytes": 8 << 30, "bandwidth": 1e10, "peaks": {"fp32": 1e11}, "device": "cpu",
@@ -67,7 +68,12 @@ def test_the_whole_plan_is_frozen(folder: Path) -> None:
     assert (intent["steps"], intent["tokens_per_step"], intent["tokens"]) == (600, 256, 153_600)
     assert (intent["batch"], intent["seq"], intent["accumulation"], intent["gpus"]) == (4, 64, 1, 1)
     assert intent["checkpoint_bytes"] == 12 * 86_848  # fp32 weights and two moments
-    assert intent["price"] == {"amount": 3.6, "currency": "EUR", "source": "given on the command line"}
+    assert intent["price"] == {
+        "amount": 3.6,
+        "currency": "EUR",
+        "source": "given on the command line",
+        "billing_unit_seconds": None,
+    }
     step = found["sheet"]["compute"]["step_seconds"]
     expected = intent["expected"]
     assert expected["seconds"] == {end: pytest.approx(600 * step[end]) for end in step}
@@ -75,6 +81,15 @@ def test_the_whole_plan_is_frozen(folder: Path) -> None:
     assert expected["gpu_hours"]["mid"] == pytest.approx(found["sheet"]["compute"]["gpu_hours"])
     assert expected["saves"]["mid"] == 7  # 0, 100, …, 500, 600
     assert set(intent["not_predicted"]) == {"save_stall_seconds", "interruptions"}
+
+
+def test_started_units_are_expected_as_the_sheet_has_them() -> None:
+    """Where a started hour is paid whole, a run of seconds costs one, as in the sheet."""
+    found = sign(ls.plan(TINY, "t4", batch=4, seq=64, price=Price(2.0, billing_seconds=3600.0)), steps=600)
+    expected = found["intent"]["expected"]
+    assert expected["seconds"]["high"] < 3600
+    assert expected["cost"]["mid"] == 2.0
+    assert expected["cost"] == found["sheet"]["money"]["cost"]
 
 
 def test_hash_by_hand(folder: Path) -> None:

@@ -66,6 +66,13 @@ def test_a_row_of_gpuhunts(tmp_path: Path) -> None:
     assert plain.instance_hour == 98.32
 
 
+def test_the_other_commands_prices_are_named(tmp_path: Path) -> None:
+    """Prices of left-overs are another file: it is said whose."""
+    (tmp_path / "left.csv").write_text("what,price,per\nvolume,0.08,GB-month\n")
+    with pytest.raises(BadInput, match="which `loadsheet leftovers` reads, expected prices of GPUs"):
+        price_file(tmp_path / "left.csv")
+
+
 def test_our_form_has_the_new_columns(tmp_path: Path) -> None:
     """`as_of`, `instance_name` and `billing_unit` stand in our own form too."""
     file = written(tmp_path, "t4,1,2026-10,n1,1h", head="gpu,price,as_of,instance_name,billing_unit")

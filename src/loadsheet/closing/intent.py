@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from loadsheet.errors import BadInput, LoadsheetError, shorten
 from loadsheet.ledger import Estimate
+from loadsheet.money.price import training_cost
 from loadsheet.recipe import Training, whole
 from loadsheet.sheet import Sheet
 from loadsheet.units import parse_duration
@@ -95,7 +96,12 @@ def make_intent(sheet: Sheet, steps: int, every: Every) -> dict[str, Any]:
         "checkpoint_bytes": size,
         "price": None
         if price is None
-        else {"amount": price.amount, "currency": price.currency, "source": price.source},
+        else {
+            "amount": price.amount,
+            "currency": price.currency,
+            "source": price.source,
+            "billing_unit_seconds": price.billing_seconds,
+        },
         "expected": expected,
         "not_predicted": unknown,
     }
@@ -134,9 +140,13 @@ def _expected(sheet: Sheet, steps: int, every: Every, size: int) -> tuple[dict[s
             0.0, interruptions.mid * most / 2, interruptions.high * most, "0 to one interval each"
         )
     hours = seconds * (sheet.gpus / 3600)
-    price = sheet.price
+    price, cost = sheet.price, None
     if price is None:
         unknown["cost"] = "no price is given; give --price"
+    elif spot is not None:
+        cost = hours * price.amount  # over several machines: as used, as in the sheet
+    else:
+        cost = training_cost(hours, price, gpus=sheet.gpus).estimate
 
     def shown(value: Estimate | None) -> dict[str, Any] | None:
         return None if value is None else value.to_json()
@@ -152,7 +162,7 @@ def _expected(sheet: Sheet, steps: int, every: Every, size: int) -> tuple[dict[s
         "lost_steps": shown(lost),
         "seconds": shown(seconds),
         "gpu_hours": shown(hours),
-        "cost": shown(None if price is None else hours * price.amount),
+        "cost": shown(cost),
     }, unknown
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from loadsheet.closing.evidence import Evidence, number
 from loadsheet.errors import BadInput
 from loadsheet.ledger import Estimate
-from loadsheet.money.price import Price
-from loadsheet.units import MIB
+from loadsheet.money.price import Price, billed_seconds
+from loadsheet.units import MIB, format_duration
 
 #: a prediction that has no width counts as met within this
 POINT: Final = 0.05
@@ -80,6 +80,9 @@ class Sides:
         self.basis = _text(self.sheet, "compute", "mfu_basis") or "assumed"
         self.signed_price = number(self.intent, "price", "amount")
         self.price = self.signed_price if price is None else price.amount
+        self.billing_unit = (
+            number(self.intent, "price", "billing_unit_seconds") if price is None else price.billing_seconds
+        )
         self.currency = _text(self.intent, "price", "currency")
         if price is not None:
             if self.signed_price is not None and price.currency != self.currency:
@@ -294,11 +297,18 @@ def _speed(sides: Sides) -> list[Row]:
 def _whole(sides: Sides) -> list[Row]:
     e, share = sides.evidence, sides.share
     seconds, measured = sides.expected("seconds"), e.seconds
-    cost = sides.expected("cost")
-    if cost is None and sides.price is not None and (hours := sides.expected("gpu_hours")) is not None:
-        cost = hours * sides.price
-    paid = None if measured is None or sides.price is None else measured / 3600 * sides.gpus * sides.price
-    note = ""
+    cost, unit = sides.expected("cost"), sides.billing_unit
+    if cost is not None:
+        cost = cost * share
+    if seconds is not None and sides.price is not None and (cost is None or (unit and share < 1)):
+        # while it runs: what was paid so far is in started units, so what was predicted for it is, too
+        ends = (seconds.low, seconds.mid, seconds.high)
+        low, mid, high = (billed_seconds(end * share, unit) / 3600 * sides.gpus * sides.price for end in ends)
+        cost = Estimate(low, mid, high, seconds.reason)
+    paid = None
+    if measured is not None and sides.price is not None:
+        paid = billed_seconds(measured, unit) / 3600 * sides.gpus * sides.price
+    note = f"started units of {format_duration(unit)} are paid whole" if unit else ""
     if sides.price is not None and sides.signed_price not in (None, sides.price):
         note = f"measured at {sides.price:g} per GPU hour, predicted at {sides.signed_price:g}"
     why = "" if measured is not None else "the log has no times"
@@ -317,7 +327,7 @@ def _whole(sides: Sides) -> list[Row]:
             "cost",
             "cost",
             "money",
-            None if cost is None else cost * share,
+            cost,
             paid,
             sides.basis,
             why=why if sides.price is not None else "no price is known; give --price",

@@ -263,6 +263,11 @@ def _header(cells: Sequence[str], name: str, known: Sequence[str], needed: Seque
             f"{name} row 1: got {shorten(columns[0])}, expected commas between the columns",
             "save the sheet as CSV with commas",
         )
+    if "what" in columns:
+        raise BadInput(
+            f"{name} row 1: got prices of left-overs, which `loadsheet leftovers` reads, expected prices of GPUs",
+            "columns: " + ", ".join(known),
+        )
     for column in columns:
         if column not in known:
             close = nearest(column, known)
