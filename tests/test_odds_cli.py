@@ -11,6 +11,7 @@ import pytest
 from terminal import answered, plan, refused, run
 
 import loadsheet as ls
+from loadsheet import signature
 from loadsheet.errors import BadInput
 from loadsheet.money.interruptions import Job, expected
 from loadsheet.money.interval import best_every
@@ -344,9 +345,10 @@ def test_sheet(tmp_path: Path) -> None:
     args = ("--gpus", "8", "--tokens", "1B", "--recompute", "full", "--price", "2.5 USD")
     sheet = json.loads(run("plan", "llama-3-8b", "--gpu", "h100-sxm", *args, "--json").stdout)
     (tmp_path / "plain.json").write_text(json.dumps(sheet))
-    (tmp_path / "signed.json").write_text(
-        json.dumps({"schema": 1, "signed": {}, "sheet": sheet, "intent": {}})
-    )
+    sealed = signature.seal(sheet, {}, None)
+    (tmp_path / "signed.json").write_text(json.dumps(sealed))
+    (tmp_path / "edited.json").write_text(json.dumps({**sealed, "intent": {"steps": 700}}))
+    refused("odds", "--sheet", "edited.json", "--save", "1min", "--mtbf", "4h", words="signed")
     plain, signed = (
         data("odds", "--sheet", name, "--save", "1min", "--mtbf", "4h", "--jobs", "500")
         for name in ("plain.json", "signed.json")

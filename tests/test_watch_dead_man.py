@@ -169,3 +169,16 @@ def test_a_watch_that_cannot_tell_stops_nobody(tmp_path: Path) -> None:
         )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("the watch goes on") == 1
+
+
+def test_a_training_that_is_killed_by_somebody_else(tmp_path: Path) -> None:
+    """As the system does it where memory runs out: by name, with what to do, and the status of a shell."""
+    script = TRAIN.replace("10**9", "30") + "    if step == 20: import os; os.kill(os.getpid(), 9)\n"
+    ended = subprocess.run(
+        [sys.executable, "-m", "loadsheet", "watch", "--runs", str(tmp_path), "--json", "--poll", "0.1s",
+         "--", sys.executable, "-c", script, str(tmp_path)],
+        check=False, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert ended.returncode == 137
+    assert "ended by SIGKILL after 21 logged steps" in " ".join(ended.stderr.split())
+    assert "the same command goes on" in " ".join(ended.stderr.split())

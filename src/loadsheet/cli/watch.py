@@ -176,6 +176,19 @@ def _code(status: int) -> int:
     return status if status >= 0 else 128 - status
 
 
+_OOM = ", not by this watch: out of memory, perhaps (`dmesg` says so)"
+
+
+def _how(status: int) -> str:
+    """How a child ended, in words."""
+    if status >= 0:
+        return f"the command ended with status {status}"
+    try:
+        return f"the command was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"the command was ended by signal {-status}"
+
+
 def _settings(options: dict[str, Any]) -> dict[str, Any]:
     """The options as numbers; BadInput for what makes no sense."""
     found: dict[str, Any] = {
@@ -252,9 +265,7 @@ def _wait_for_run(
             said = True
             warn(f"no run in `{root}` yet: waiting for one, {format_duration(patience)} at most (--start)")
         if child is not None and child.poll() is not None:
-            warn(
-                f"the command ended with status {child.returncode} and opened no run in `{root}`: nothing was watched"
-            )
+            warn(f"{_how(child.returncode)} and opened no run in `{root}`: nothing was watched")
             return None
         if guard is not None and time.monotonic() < until:
             guard.put_off(time.monotonic())
@@ -336,6 +347,13 @@ def _loop(
             break
         if child is not None and child.poll() is not None:
             status = _code(child.returncode)
+            if child.returncode < 0 and not look.done:
+                shown.clear()
+                warn(
+                    f"{_how(child.returncode)} after {look.step + 1:,} logged steps"
+                    f"{_OOM if child.returncode == -signal.SIGKILL else ''}; the same command goes on "
+                    "from what is saved"
+                )
             break
         if look.done and child is None:
             break

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from loadsheet import signature
 from loadsheet.errors import BadFile, BadInput, shorten
 from loadsheet.money.bill import Bill
 from loadsheet.money.interruptions import RESTART, Job, combined
@@ -327,12 +328,14 @@ def from_sheet(inputs: Inputs, given: str | os.PathLike[str] | Mapping[str, Any]
     """Work, price and checkpoint size of a signed sheet, or of what `plan --json` printed; its currency.
 
     `given` is its file, or what stands in it. Raises BadFile, and BadInput for a sheet without the hours of a
-    whole run.
+    whole run. A signed sheet that was edited is refused.
     """
     if isinstance(given, Mapping):
         found, name = given, "sheet"
     else:
         found, name = load_json(given, "sheet", 64 << 20), os.path.basename(os.fsdecode(given))
+    if "signed" in found:
+        signature.check(found, name)
     sheet = found.get("sheet", found)
     compute = sheet.get("compute") if isinstance(sheet, dict) else None
     cluster = sheet.get("cluster") if isinstance(sheet, dict) else None
