@@ -246,6 +246,44 @@ def test_detect_secrets_takes_part() -> None:
     assert len(SCANNER.plugins) == 21
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'AWS_KEY="{}"', "AWS_ACCESS_KEY_ID={}", "export AWS_ACCESS_KEY_ID={}", "aws_access_key_id = {}",
+        "# for aws: {}", 'key = "{}"',
+    ],
+)  # fmt: skip
+def test_our_rule_says_more_than_a_plugin(line: str) -> None:
+    """Where both know a key ours names it, though a keyword of the plugin stands before it."""
+    key = KEYS["aws-access-key-id"]()
+    (found,) = scan(line.format(key))
+    assert (found.rule, found.secret.decode()) == ("aws-access-key-id", key)
+    assert found.rotate.startswith("AWS console")
+
+
+@pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "S3_PASSWORD"])
+def test_a_pair_in_an_env_file(name: str) -> None:
+    """The id and its secret, as `.env` and `export` have them: both are of AWS, and the second is of the first."""
+    key, secret = KEYS["aws-access-key-id"](), draw(40, LETTERS + DIGITS)
+    for text in (f"AWS_ACCESS_KEY_ID={key}\n{name}={secret}\n", f'AWS_KEY="{key}"\n{name}="{secret}"\n'):
+        first, second = scan(text)
+        assert (first.rule, first.line, first.secret.decode()) == ("aws-access-key-id", 1, key)
+        assert (second.rule, second.line, second.secret.decode()) == ("aws-secret-access-key", 2, secret)
+        assert "beside its key id" in second.title
+        assert first.rotate == second.rotate
+        assert first.rotate.startswith("AWS console")
+
+
+def test_every_plugin_of_a_line_is_tried() -> None:
+    """Keys of two makers on one line, known to plugins alone, are both found, whichever comes first."""
+    keys = [f"SG.{draw(22)}.{draw(43)}", f"{draw(32, LOWER + DIGITS)}-us12"]
+    for first, second in (keys, keys[::-1]):
+        assert set(kinds(f"a = '{first}'; b = '{second}'")) == {
+            "detect-secrets/sendgrid",
+            "detect-secrets/mailchimp",
+        }
+
+
 def test_every_plugin_of_detect_secrets_is_used_or_left_out_on_purpose() -> None:
     """A plugin that a new version brings is noticed here."""
     import pkgutil

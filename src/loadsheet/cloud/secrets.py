@@ -42,7 +42,7 @@ _NOISE: Final = re.compile(
     rb"\\[nrt]|(?:Version|Comment|Proc-Type|DEK-Info|Hash|Charset)[^\n\\]{0,120}|[\s\"'+,()\\]|-----END[^\n]{0,60}"
 )
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/]+={0,2}")
-_FORTY: Final = re.compile(rb"(?<![A-Za-z0-9/+=_-])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=_-])")
+_FORTY: Final = re.compile(rb"(?<![A-Za-z0-9/+_-])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=_-])")
 #: what keys are made of becomes `a`, anything else a blank
 _KINDS: Final = bytes(
     0x61 if chr(c) in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-/+=~" else 0x20
@@ -230,21 +230,22 @@ class Scanner:
     def _chunk(self, data: bytes, first_line: int) -> Iterator[Found]:
         """Secrets in some bytes; `first_line` is the number of the line on which they begin."""
         place = _Place(data, first_line)
-        taken: list[bytes] = []  # of our own rules, which say more than a plugin
-        lines_done: set[tuple[int, int]] = set()
-        lowered = data.lower()
-        for word, at in self._places(data, lowered):
+        taken: list[bytes] = []
+        lines_done: set[tuple[int, str]] = set()
+        places = list(self._places(data, data.lower()))
+        for word, at in places:
             if word == b"private key":
                 yield from self._private_key(data, at, place, taken)
             elif word == b"putty-user-key-file-":
                 yield from self._putty(data, at, place)
-            tried, lines = self._tried[word]
-            for rule in tried:
+            for rule in self._tried[word][0]:
                 yield from self._by_rule(rule, data, at, place, taken)
-            for number, plugin in enumerate(lines):
-                start, end = place.line(at)
-                if (start, number) not in lines_done:
-                    lines_done.add((start, number))
+        # after all of our own rules, which say more: a plugin's keyword may stand before theirs
+        for word, at in places:
+            start, end = place.line(at)
+            for plugin in self._tried[word][1]:
+                if (start, plugin.id) not in lines_done:
+                    lines_done.add((start, plugin.id))
                     yield from self._by_plugin(plugin, data, start, end, place, taken)
 
     def _places(self, data: bytes, lowered: bytes) -> Iterator[tuple[bytes, int]]:
