@@ -127,6 +127,36 @@ def test_a_file_that_is_no_sheet(text: str, tmp_path: Path) -> None:
         assert "this check itself failed" not in facts(found)
 
 
+def test_a_broken_sheet_is_an_error_before_any_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit status 2 and one line with a hint, as `export` says it; not a page of `unknown` and status 0."""
+    from terminal import refused, run
+
+    from loadsheet import signature
+
+    def none(*_: object) -> None:
+        raise AssertionError("a check was begun")
+
+    monkeypatch.setattr("loadsheet.cloud.carry_out.carry_out", none)
+    monkeypatch.chdir(tmp_path)
+    refused("preflight", "--sheet", "nope.json", words="'nope.json': got no such file or directory")
+    for text, words in (
+        ("{", "JSON"),
+        ("", "JSON"),
+        ("{}", "got no sheet"),
+        ('{"memory": 1}', "got no sheet"),
+    ):
+        Path("s.json").write_text(text)
+        refused("preflight", "--sheet", "s.json", "--json", words=words)
+    plain = json.loads(sheet(Path("plain.json")).read_text())
+    text = signature.to_text(signature.seal(plain, {"steps": 1000}, None))
+    Path("edited.json").write_text(text.replace('"steps": 1000', '"steps": 10'))
+    words = "than was signed"
+    said = refused("preflight", "--only", "plan.fits", "--sheet", "edited.json", words=words)
+    assert (
+        said == run("export", "slurm", "edited.json", "--command", "python train.py").stderr.splitlines()[0]
+    )
+
+
 def test_a_signed_sheet(tmp_path: Path) -> None:
     """Its figures count; edited after it was signed, none does."""
     from loadsheet import signature

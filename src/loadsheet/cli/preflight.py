@@ -17,7 +17,7 @@ import click
 from loadsheet import __version__
 from loadsheet.cli.output import coloured, show, show_json, warn, width
 from loadsheet.cli.progress import Progress
-from loadsheet.errors import BadInput, UnknownKey, shorten
+from loadsheet.errors import BadFile, BadInput, UnknownKey, shorten
 from loadsheet.units import parse_bytes, parse_count, parse_duration
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def command(**given: Any) -> int:
     if given["answer"]:
         note(given["answer"], given["who"], context)
         return 0
+    _require_sheet(context.inputs.sheet)
     later: list[Check] = []
     if not given["phase"] and not given["only"]:
         from loadsheet.cloud.checks.run import going_on
@@ -161,6 +162,18 @@ def command(**given: Any) -> int:
         click.echo(f"wrote {page}", err=True)
     bad = {"fail", "warn", "unknown"} if given["strict"] else {"fail"}
     return 1 if any(result.state in bad for _, result in results) else 0
+
+
+def _require_sheet(path: Path | None) -> None:
+    """BadFile before any check if the sheet that was given is none, or was edited after it was signed."""
+    from loadsheet.cloud.checklist import CannotLook
+    from loadsheet.cloud.plan_file import read_plan_file
+
+    if path is not None:
+        try:
+            read_plan_file(path.expanduser())
+        except CannotLook as error:
+            raise BadFile(str(error), error.next) from None
 
 
 def _later(left: list[Check]) -> str:
