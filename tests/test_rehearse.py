@@ -407,3 +407,67 @@ def test_the_page_of_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "unknown data, evaluate, save, notice, kill, resume, bitwise, done: not come to" in result.stdout
     assert result.stdout.rstrip().endswith("written to .loadsheet/rehearsal.json")
     assert (tmp_path / "kept" / "reference.out").read_text() == "nothing\n"
+
+
+def test_a_failure_keeps_the_save_that_was_measured_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistyped command, twice: `odds` still has the save, its size and step; `preflight` says that it failed."""
+    monkeypatch.setattr(process.Lives, "spawn", Forked.spawn)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nothing.py").write_text("print('nothing')\n")
+    file = tmp_path / ".loadsheet" / "rehearsal.json"
+    file.parent.mkdir()
+    passed = {
+        "time": 1_790_000_000.0, "commit": "c" * 40, "command": ["python", "train.py"], "passed": True,
+        "save_seconds": {"stall": 0.5, "total": 2.0}, "checkpoint_bytes": 10**6, "step_seconds": 0.25,
+    }  # fmt: skip
+    file.write_text(json.dumps(passed))
+    for _ in range(2):
+        result = command_line("rehearse", "--", "python", "nothing.py", COLUMNS="80")
+        assert result.exit_code == 1, result.stderr
+        assert "what one takes stays that of `python train.py`" in " ".join(result.stdout.split())
+        found = json.loads(file.read_bytes())
+        assert (found["passed"], found["command"]) == (False, ["python", "nothing.py"])
+        for name in ("save_seconds", "checkpoint_bytes", "step_seconds"):
+            assert found[name] == passed[name]
+        assert found["save_from"] == {name: passed[name] for name in ("time", "commit", "command")}
+    odds = command_line("odds", "--work", "2h", "--mtbf", "6h", "--jobs", "100", "--json")
+    assert odds.exit_code == 0, odds.stderr
+    inputs = json.loads(odds.stdout)["inputs"]
+    assert (inputs["save"]["value"], inputs["commit"]["value"], inputs["step"]["value"]) == (0.5, 1.5, 0.25)
+    preflight = command_line("preflight", "--only", "code.rehearsed", "--json")
+    assert preflight.exit_code == 1
+    (check,) = json.loads(preflight.stdout)["checks"]
+    assert check["state"] == "fail"
+    assert "did not pass" in check["evidence"][0]["fact"]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [None, "{", "[]", '{"save_seconds": null, "command": []}', '{"command": [1], "save_seconds": {}}'],
+)
+def test_no_save_to_keep(before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No record, a broken one, or one without a save: null, as ever."""
+    monkeypatch.setattr(process.Lives, "spawn", Forked.spawn)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nothing.py").write_text("print('nothing')\n")
+    if before is not None:
+        (tmp_path / ".loadsheet").mkdir()
+        (tmp_path / ".loadsheet" / "rehearsal.json").write_text(before)
+    found = json.loads(command_line("rehearse", "--json", "--", "python", "nothing.py").stdout)
+    assert (found["save_seconds"], found["save_from"]) == (None, None)
+
+
+@pytest.mark.parametrize("where", ["report.commit_of", "scratch.Scratch.__init__", "carry_out.environment"])
+def test_ctrl_c_while_it_begins(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Status 130, and no folder of a rehearsal that never was."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"loadsheet.cloud.rehearse.{where}", interrupted)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('nothing')\n")
+    assert command_line("rehearse", "--", "python", "train.py").exit_code == 130
+    assert list((tmp_path / ".loadsheet").iterdir()) == []

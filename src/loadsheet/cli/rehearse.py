@@ -14,6 +14,7 @@ import click
 from loadsheet.cli.output import coloured, show, show_json, warn, width
 from loadsheet.cli.progress import Progress
 from loadsheet.errors import BadInput, shorten
+from loadsheet.text import wrap
 from loadsheet.units import format_duration, parse_duration
 
 _COLOURS = {"ok": "green", "WARN": "yellow", "FAIL": "red", "unknown": "cyan"}
@@ -56,22 +57,26 @@ def command(
     deadline = _above_0(notice, "120s", "--notice")
 
     from loadsheet.cloud.context import Context
-
-    directory = Path.cwd()
-    notebook = Context(directory).notebook
-    place = _scratch(scratch, notebook)
-
     from loadsheet.cloud.rehearse.carry_out import Rehearsal, environment
-    from loadsheet.cloud.rehearse.report import commit_of, lines, not_come_to, shown_command, to_json
+    from loadsheet.cloud.rehearse.report import (
+        commit_of,
+        keep_save,
+        lines,
+        not_come_to,
+        shown_command,
+        to_json,
+    )
     from loadsheet.cloud.rehearse.scratch import Scratch
     from loadsheet.run.directory import write_whole
 
-    commit, dirty = commit_of(directory)
+    directory = Path.cwd()
+    notebook = Context(directory).notebook
     begun = time.monotonic()
-    work = Scratch(place)
     progress = Progress()
-    try:
-        rehearsal = Rehearsal(line, directory, work, environment(), timeout=limit, notice=deadline)
+    place = _scratch(scratch, notebook)
+    try:  # from here on, so that Ctrl-C leaves no folder behind
+        commit, dirty = commit_of(directory)
+        rehearsal = Rehearsal(line, directory, Scratch(place), environment(), timeout=limit, notice=deadline)
         if not as_json:
             show(f"rehearsal of `{shown_command(line)}`")
         progress("training, first to its end")
@@ -84,9 +89,10 @@ def command(
     finally:
         progress.close()
         if scratch is None:
-            work.remove()
+            shutil.rmtree(place, ignore_errors=True)
     found = to_json(rehearsal, commit, dirty, time.monotonic() - begun)
     file = notebook / "rehearsal.json"
+    keep_save(found, file)
     try:
         notebook.mkdir(exist_ok=True)
         write_whole(file, json.dumps(found, indent=1, allow_nan=False).encode() + b"\n")
@@ -99,6 +105,10 @@ def command(
         took = format_duration(found["seconds"])
         for text in not_come_to(rehearsal.stages, width()):
             show(_styled(text))
+        if found["save_from"] is not None:
+            earlier = shown_command(found["save_from"]["command"])
+            for part in wrap(f"no save was measured: what one takes stays that of `{earlier}`", width()):
+                show(part)
         show(f"\n{verdict} in {took}; written to {os.path.relpath(file)}")
     return 0 if rehearsal.passed else 1
 

@@ -12,7 +12,8 @@ from loadsheet.cloud.checklist import CannotLook
 from loadsheet.cloud.rehearse.carry_out import Rehearsal
 from loadsheet.cloud.rehearse.stage import Stage
 from loadsheet.cloud.report import LABELS, wrap
-from loadsheet.errors import one_line
+from loadsheet.errors import BadFile, one_line
+from loadsheet.safejson import load_json
 
 SCHEMA: Final = 1
 _STATE: Final = 8
@@ -85,6 +86,7 @@ def to_json(rehearsal: Rehearsal, commit: str | None, dirty: bool | None, second
         "passed": rehearsal.passed,
         "stages": [stage.to_json() for stage in rehearsal.stages],
         "save_seconds": save,
+        "save_from": None,
         "checkpoint_bytes": figures.checkpoint_bytes,
         "step_seconds": figures.step_seconds,
         "data_wait_share": figures.data_wait_share,
@@ -94,6 +96,31 @@ def to_json(rehearsal: Rehearsal, commit: str | None, dirty: bool | None, second
         "starts": rehearsal.starts,
         "seconds": seconds,
     }
+
+
+def keep_save(found: dict[str, Any], file: Path) -> None:
+    """Where this rehearsal measured no save, keep that of the record it replaces, and say in `save_from` whose it is.
+
+    The size and the time of a step go with it: the three are of one model. Anything else stays as it was found
+    now, above all whether it passed.
+    """
+    if found["save_seconds"] is not None:
+        return
+    try:
+        before = load_json(file, "rehearsal.json", 1 << 20)
+    except BadFile:
+        return
+    command = before.get("command")
+    if not isinstance(before.get("save_seconds"), dict) or not isinstance(command, list):
+        return
+    source = before.get("save_from")
+    if not isinstance(source, dict) or not isinstance(source.get("command"), list):
+        source = {"time": before.get("time"), "commit": before.get("commit"), "command": command}
+    if not all(isinstance(word, str) for word in source["command"]):
+        return
+    found["save_from"] = source
+    for name in ("save_seconds", "checkpoint_bytes", "step_seconds"):
+        found[name] = before.get(name)
 
 
 def shown_command(command: Sequence[str]) -> str:

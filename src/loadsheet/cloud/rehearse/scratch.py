@@ -97,10 +97,6 @@ class Scratch:
         with (run / "log.jsonl").open("rb") as log:
             (target / "log.jsonl").write_bytes(log.read(size))
 
-    def remove(self) -> None:
-        """Leave nothing behind."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
 
 @dataclass(frozen=True)
 class Traces:
