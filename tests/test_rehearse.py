@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from rehearse_lives import PATIENCE, Forked
 from terminal import run as command_line
 
 import loadsheet as ls
+from loadsheet.cli.rehearse import _interrupts_wait
 from loadsheet.cloud.rehearse import process
 from loadsheet.cloud.rehearse.carry_out import Rehearsal, environment
 from loadsheet.cloud.rehearse.compare import first_difference
@@ -471,3 +473,22 @@ def test_ctrl_c_while_it_begins(where: str, tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "train.py").write_text("print('nothing')\n")
     assert command_line("rehearse", "--", "python", "train.py").exit_code == 130
     assert list((tmp_path / ".loadsheet").iterdir()) == []
+
+
+def test_ctrl_c_is_not_lost_in_an_import() -> None:
+    """What swallows every exception, as some extensions do while they are imported, does not swallow this one."""
+    seen = []
+
+    def import_it() -> None:
+        with _interrupts_wait():
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                seen.append("swallowed")
+            seen.append("the end of the block")
+
+    with pytest.raises(KeyboardInterrupt):
+        import_it()
+    assert seen == ["the end of the block"]
+    with pytest.raises(KeyboardInterrupt):  # and behind it, all is as before
+        signal.raise_signal(signal.SIGINT)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -56,18 +60,19 @@ def command(
     limit = _above_0(timeout, "10min", "--timeout")
     deadline = _above_0(notice, "120s", "--notice")
 
-    from loadsheet.cloud.context import Context
-    from loadsheet.cloud.rehearse.carry_out import Rehearsal, environment
-    from loadsheet.cloud.rehearse.report import (
-        commit_of,
-        keep_save,
-        lines,
-        not_come_to,
-        shown_command,
-        to_json,
-    )
-    from loadsheet.cloud.rehearse.scratch import Scratch
-    from loadsheet.run.directory import write_whole
+    with _interrupts_wait():
+        from loadsheet.cloud.context import Context
+        from loadsheet.cloud.rehearse.carry_out import Rehearsal, environment
+        from loadsheet.cloud.rehearse.report import (
+            commit_of,
+            keep_save,
+            lines,
+            not_come_to,
+            shown_command,
+            to_json,
+        )
+        from loadsheet.cloud.rehearse.scratch import Scratch
+        from loadsheet.run.directory import write_whole
 
     directory = Path.cwd()
     notebook = Context(directory).notebook
@@ -111,6 +116,23 @@ def command(
                 show(part)
         show(f"\n{verdict} in {took}; written to {os.path.relpath(file)}")
     return 0 if rehearsal.passed else 1
+
+
+@contextlib.contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Ctrl-C counts at the end of the block: imports of C extensions (torch asks for numpy) swallow its exception."""
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def _above_0(text: str | None, default: str, option: str) -> float:
