@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -383,10 +384,8 @@ def test_allowed_by_comment_or_baseline(repo: Repo, host: Machine) -> None:
     assert "nothing in it counts" in facts(result(repo.path, host, "secrets.worktree"))
 
 
-def test_a_baseline_as_detect_secrets_writes_it(repo: Repo, host: Machine) -> None:
-    """The real program's baseline allows what it has found."""
-    repo.commit(a__py=f"key = '{'ghp_' + draw(36)}'\n")
-    assert result(repo.path, host, "secrets.worktree").state == "fail"
+def baseline_of(repo: Repo) -> None:
+    """The real program's baseline of what is there."""
     done = subprocess.run(
         [sys.executable, "-m", "detect_secrets", "scan", "--no-verify"],
         cwd=repo.path,
@@ -394,7 +393,23 @@ def test_a_baseline_as_detect_secrets_writes_it(repo: Repo, host: Machine) -> No
         check=True,
     )
     repo.write(".secrets.baseline", done.stdout)
+
+
+def test_a_baseline_as_detect_secrets_writes_it(repo: Repo, host: Machine) -> None:
+    """The real program's baseline allows what it has found."""
+    repo.commit(a__py=f"key = 'AKIA{draw(16, 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567')}'\n")
+    assert result(repo.path, host, "secrets.worktree").state == "fail"
+    baseline_of(repo)
     assert result(repo.path, host, "secrets.worktree").state == "ok"
+
+
+def test_a_baseline_that_names_no_token(repo: Repo, host: Machine) -> None:
+    """Of GitHub's tokens the real program hashes the first three letters: one that allows all of them allows none."""
+    repo.commit(a__py=f"# ghp_{draw(36)}\n")
+    baseline_of(repo)
+    (row,) = json.loads((repo.path / ".secrets.baseline").read_text())["results"]["a.py"]
+    assert row["hashed_secret"] == hashlib.sha1(b"ghp").hexdigest()
+    assert result(repo.path, host, "secrets.worktree").state == "fail"
 
 
 def test_a_replaced_key(repo: Repo, host: Machine) -> None:
