@@ -20,10 +20,13 @@ from loadsheet.run.tell import written_by_user
 _MOST: Final = 15_000
 _ENTRIES: Final = 150_000
 _LONGEST: Final = 10_000
+#: things of one class that are entered in one list or dict: what they hold alike, the first ones tell
+_ALIKE: Final = 32
 _PLAIN: Final = (int, float, complex, bool, str, bytes, bytearray, type(None), torch.Tensor, type, range)
 _PLAINEST: Final = frozenset(
     (int, float, complex, bool, str, bytes, bytearray, type(None), torch.Tensor, range)
 )
+_MANY: Final = (dict, list, tuple, set, frozenset, deque)
 _CLOSED: Final = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType)
 #: of the standard library, what holds things for others
 _OPEN: Final = {"builtins", "collections", "functools", "itertools", "types", "random", "argparse"}
@@ -77,8 +80,10 @@ def walk(begin: list[tuple[str, Any]], wanted: tuple[type, ...], found: Callable
     """Call `found(name, thing)` for each thing of a wanted class that can be reached, the nearest first.
 
     Where it returns True, the walk does not go into the thing. Modules, classes of libraries, and our own
-    objects are not entered. A name is spelled only for what is found: most things are passed by. After
-    _MOST things or _ENTRIES entries it ends, so data in memory, lists of lists of numbers, cost a moment.
+    objects are not entered. A name is spelled only for what is found: most things are passed by. Data in
+    memory, rows of rows, must neither cost more than a moment nor hide what stands beside them: of the entries of
+    one list or dict those of a wanted class are all looked at, of any other class the first _ALIKE. After
+    _MOST things or _ENTRIES entries the walk ends.
     """
     entries = 0
     seen: set[int] = set()
@@ -94,10 +99,25 @@ def walk(begin: list[tuple[str, Any]], wanted: tuple[type, ...], found: Callable
             looked_for[kind] = issubclass(kind, wanted)
         if looked_for[kind] and found(_spelled(way), thing):
             continue
-        for step, inner in _inside(thing):
+        for step, inner in _inside(thing, wanted):
             entries += 1
             if type(inner) not in _PLAINEST:
                 todo.append(((way, step), inner))
+
+
+def _entries(thing: Any, wanted: tuple[type, ...]) -> Iterator[tuple[Any, Any]]:
+    """What a list or dict, or the like, holds, but for numbers and texts and too many of a kind."""
+    if len(thing) > _LONGEST:
+        return
+    pairs = list(dict.items(thing)) if isinstance(thing, dict) else enumerate(list(thing))
+    alike: dict[type, int] = {}
+    for key, inner in pairs:
+        kind = type(inner)
+        if kind in _PLAINEST:
+            continue
+        alike[kind] = alike.get(kind, 0) + 1
+        if alike[kind] <= _ALIKE or issubclass(kind, wanted):
+            yield _Key(key), inner
 
 
 #: how a thing was reached: from where, and by which step (None: under the same name)
@@ -125,7 +145,7 @@ def _open_class(thing: Any) -> bool:
     return isinstance(thing, type) and thing.__module__ not in sys.stdlib_module_names
 
 
-def _inside(thing: Any) -> Iterator[tuple[Any, Any]]:
+def _inside(thing: Any, wanted: tuple[type, ...]) -> Iterator[tuple[Any, Any]]:
     """What a thing holds, each with its step: `.attribute`, a _Key, the name of a variable, or None."""
     kind = type(thing)
     if issubclass(kind, _CLOSED):
@@ -138,12 +158,8 @@ def _inside(thing: Any) -> Iterator[tuple[Any, Any]]:
     home = str(getattr(kind, "__module__", "")).partition(".")[0]
     if home == "loadsheet" or (home in sys.stdlib_module_names and home not in _OPEN):
         return
-    if issubclass(kind, dict):
-        if len(thing) <= _LONGEST:
-            yield from ((_Key(key), value) for key, value in list(dict.items(thing)))
-    elif issubclass(kind, list | tuple | set | frozenset | deque):
-        if len(thing) <= _LONGEST:
-            yield from ((_Key(k), value) for k, value in enumerate(list(thing)))
+    if issubclass(kind, _MANY):
+        yield from _entries(thing, wanted)
     elif kind is types.FunctionType:
         cells = zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=False)
         yield from ((variable, cell) for variable, cell in cells)
@@ -161,7 +177,7 @@ def _inside(thing: Any) -> Iterator[tuple[Any, Any]]:
     attributes = getattr(thing, "__dict__", None) if kind.__dictoffset__ else None
     if isinstance(attributes, dict):
         yield from _named(attributes)
-    elif not issubclass(kind, dict | list | tuple | set | frozenset) and gc.is_tracked(thing):
+    elif not issubclass(kind, _MANY) and gc.is_tracked(thing):
         yield from ((None, value) for value in gc.get_referents(thing) if not isinstance(value, type))
 
 
