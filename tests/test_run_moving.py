@@ -85,6 +85,29 @@ def average(step: int, model: nn.Module, ema: nn.Module) -> None:
         mean.data.mul_(0.9).add_(weight.data, alpha=0.1)
 
 
+ROWS = {
+    "lists": lambda: [list(range(k, k + 1000)) for k in range(10_000)],
+    "records": lambda: [[{"text": str(k), "ids": [k, k + 1]} for k in range(1000)] for _ in range(50)],
+    "table": lambda: {k: float(k) for k in range(1_000_000)},
+    "pairs": lambda: [(torch.zeros(1), [k]) for k in range(10_000)],
+}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_beside_data_in_memory(rows: str, tmp_path: Path) -> None:
+    """Rows of plain data do not hide what stands deeper than they do, nor what stands in a list of its own kind."""
+
+    class Part:
+        pass
+
+    trainer, inner = Part(), Part()
+    trainer.__dict__.update(data=ROWS[rows](), part=inner)
+    inner.__dict__.update(data=trainer.__dict__["data"], rngs=[random.Random(k) for k in range(40)])
+    found = named(tmp_path, lambda step, model: inner.__dict__["rngs"][39].random())
+    names = [line.partition(" draws")[0] for line in found]
+    assert names in (["`trainer.part.rngs[39]` (Random)"], ["`inner.rngs[39]` (Random)"])
+
+
 def test_an_average(tmp_path: Path) -> None:
     """A deep copy that moves is named; kept it is not, and a teacher that stands still never is."""
     ema = nn.Linear(4, 1)

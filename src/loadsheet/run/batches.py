@@ -26,6 +26,8 @@ import torch
 
 from loadsheet.errors import shorten
 from loadsheet.run.errors import BadCheckpoint
+from loadsheet.run.leaving import BUSY, kill_after, workers_may_die
+from loadsheet.run.signals import starting_workers
 from loadsheet.run.sources import Step, source_of
 from loadsheet.run.tell import tell
 
@@ -40,6 +42,7 @@ class Batches:
         self._source = source_of(loader)
         self._seed = _seed_of(loader)
         self._length = _length(loader)
+        self._forks = getattr(loader, "num_workers", 0) > 0
         self._epoch = 0
         self._number = 0  # batches of this epoch that were handed out
         self._batches: Iterator[Step] | None = None
@@ -55,12 +58,13 @@ class Batches:
     def __next__(self) -> Any:
         begun = time.perf_counter()
         started = self._batches is None
-        if self._batches is None:
-            self._others = set(multiprocessing.active_children())
-            self._batches = self._source.start(self._seed, self._epoch, self._number)
         epoch = -1
         try:
-            epoch, number, batch = next(self._batches)
+            with starting_workers(self._forks):
+                if self._batches is None:
+                    self._others = set(multiprocessing.active_children())
+                    self._batches = self._source.start(self._seed, self._epoch, self._number)
+                epoch, number, batch = next(self._batches)
         finally:
             if started or epoch != self._epoch:  # an epoch may begin with new workers, an error end here
                 self._workers = [w for w in multiprocessing.active_children() if w not in self._others]
@@ -106,15 +110,23 @@ class Batches:
         self._source.restore(inner)
 
     def close(self) -> None:
-        """End the workers; the next batch starts new ones at the same position."""
-        self._batches = None  # torch ends its workers when the last reference goes
-        for worker in self._workers:
-            if worker.is_alive():  # torch asked it to end with a signal that it does not hear
+        """End the workers; the next batch starts new ones at the same position.
+
+        Those that are busy are waited for, together, as long as torch would wait for each of them.
+        """
+        workers, self._workers = self._workers, []
+        if not workers:
+            self._batches = None
+            return
+        with workers_may_die():
+            clock = kill_after(BUSY, workers)
+            self._batches = None  # torch ends its workers when the last reference goes
+            for worker in workers:  # if one is held still, they were not told, and do not hear SIGTERM
                 worker.join(0.5)
-            if worker.is_alive():
-                worker.kill()
-                worker.join()
-        self._workers = []
+                if worker.is_alive():
+                    worker.kill()
+                    worker.join()
+            clock.cancel()
 
 
 _alive: weakref.WeakSet[Batches] = weakref.WeakSet()

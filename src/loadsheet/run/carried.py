@@ -14,10 +14,10 @@ from types import CodeType
 from typing import Final
 
 _USES: Final = re.compile(r"(LOAD|STORE|DELETE)_(?:FAST|NAME|GLOBAL|DEREF)")
-_ALWAYS: Final = re.compile(r"JUMP_(FORWARD|BACKWARD|ABSOLUTE|BACKWARD_NO_INTERRUPT|NO_INTERRUPT)")
-_ENDS: Final = re.compile(r"RETURN_.*|RAISE_VARARGS|RERAISE")
+ALWAYS: Final = re.compile(r"JUMP_(FORWARD|BACKWARD|ABSOLUTE|BACKWARD_NO_INTERRUPT|NO_INTERRUPT)")
+ENDS: Final = re.compile(r"RETURN_.*|RAISE_VARARGS|RERAISE")
 #: instructions beyond which nobody waits for the answer
-_LONGEST: Final = 20_000
+LONGEST: Final = 20_000
 
 Node = tuple[int, bool]  # an instruction, and for the head of a loop inside: whether it was there before
 
@@ -28,7 +28,7 @@ def carried(code: CodeType, at: int) -> set[str]:
     Inner `for` loops are taken to run at least once; ways through an exception do not count.
     """
     instructions = list(dis.get_instructions(code))
-    if len(instructions) > _LONGEST:
+    if len(instructions) > LONGEST:
         return set()
     number = {each.offset: k for k, each in enumerate(instructions)}
     here = max((k for k, each in enumerate(instructions) if each.offset <= at), default=0)
@@ -42,10 +42,10 @@ def carried(code: CodeType, at: int) -> set[str]:
     def following(node: Node) -> list[Node]:
         k, again = node
         each = instructions[k]
-        if _ENDS.fullmatch(each.opname):
+        if ENDS.fullmatch(each.opname):
             return []
         out = []
-        if not _ALWAYS.fullmatch(each.opname) and k + 1 < len(instructions):
+        if not ALWAYS.fullmatch(each.opname) and k + 1 < len(instructions):
             out.append(entered(k + 1, k, again and each.opname == "EXTENDED_ARG"))
         leaves = each.opname == "FOR_ITER" and not again  # the head of the loop, or of one inside that begins
         if each.opcode in jumps and not leaves and each.argval in number:

@@ -38,7 +38,6 @@ from loadsheet.run.reading import read_events
 from loadsheet.run.retention import Wanted
 from loadsheet.run.saves import Saves
 from loadsheet.run.sheetfile import Source
-from loadsheet.run.signals import Outside
 from loadsheet.run.state import Keeper
 from loadsheet.run.stops import Stops
 from loadsheet.run.tell import tell
@@ -52,9 +51,6 @@ class Run:
 
     def __init__(self, opened: Opened, notices: Notices, progress: Progress) -> None:
         self._directory = opened.directory
-        self._outside = Outside(
-            progress.say, lambda: max(CheckpointStore(opened.directory.checkpoints).steps(), default=0)
-        )
         self._log = opened.log
         self._notices = notices
         self._progress = progress
@@ -70,7 +66,12 @@ class Run:
         self._mirror_options: dict[str, Any] | None = None
         self._step: int | None = None  # what `log` belongs to; None before the first step
         self._looping = False
-        self._stops = Stops(self._log, notices, progress)
+        self._stops = Stops(
+            self._log,
+            notices,
+            progress,
+            lambda: max(CheckpointStore(opened.directory.checkpoints).steps(), default=0),
+        )
         self._closed = False
         self._steps: weakref.ref[Generator[int]] | None = None
         self._values: dict[str, Any] = {}
@@ -123,7 +124,7 @@ class Run:
         )
         run = cls(opened, Notices(notice), shown)
         run._start_from, run._mirror_options = start_from, mirror_options
-        run._outside.install()
+        run._stops.outside.install()
         # a script that never calls `close` ends with a log that is complete, here and in the mirror
         Finalize(None, _close, args=(weakref.ref(run),), exitpriority=90)
         return run
@@ -279,12 +280,12 @@ class Run:
                 if completed == total:
                     break
                 hold.wait(self.path, completed, lambda: self._stops.signals.received is not None)
-                if (why := self._stops.asked(completed, saves)) is not None:
-                    watch.later(completed - start, least=3)
-                    self._stops.stop(completed, saves, why)
                 if saves.due(completed):
                     watch.later(completed - start)
                     saves.take(completed)
+                if (why := self._stops.asked(completed, saves)) is not None:
+                    watch.later(completed - start, least=3)
+                    self._stops.stop(completed, saves, why)
                 self._progress.update(completed, self._values)
             saves.finish(total)
             saves.note(self._log)
@@ -293,6 +294,7 @@ class Run:
                 # What comes after the loop is done by the next attempt, which finds the run complete.
                 self._stops.stop(total, saves, ending.by_signal(self._stops.signals.received))
         except GeneratorExit:  # the body was left: by an error, or by `break`
+            self._stops.leave()
             if self._stops.how == "left":
                 with suppress(LoadsheetError):  # the error is what counts, not that it cannot be noted
                     self._log.event("left", step=completed)
@@ -391,7 +393,6 @@ class Run:
                 self._measure(self._stops.how)
         for batches in self._batches.values():
             batches.close()
-        self._outside.remove()
         self._stops.close()
         try:
             self._log.close()
@@ -399,6 +400,7 @@ class Run:
                 self._saves.send_rest()
         finally:
             self._directory.close()
+            self._stops.outside.remove()
 
     def __enter__(self) -> Run:
         return self
@@ -414,4 +416,5 @@ class Run:
 
 def _close(run: weakref.ref[Run]) -> None:
     if (found := run()) is not None:
+        found._stops.outside.exiting = True
         found.close()

@@ -119,7 +119,7 @@ class Mirror:
         with self._wake:
             self._wanted = step
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="mirror")
+                self._thread = threading.Thread(target=self._run, name="loadsheet-mirror")
                 self._thread.start()
 
     def _run(self) -> None:

@@ -96,7 +96,7 @@ class Saver:
         else:
             # Not a daemon: a program that ends without waiting still ends with its last checkpoint.
             arguments = (snapshot, log_offset, began)
-            self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint")
+            self._thread = threading.Thread(target=self._write, args=arguments, name="loadsheet-checkpoint")
             self._thread.start()
         if wait or snapshot.streamed:
             self.wait()

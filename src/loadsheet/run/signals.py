@@ -11,17 +11,21 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import multiprocessing.connection
-import multiprocessing.util
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Final
+
+from torch.utils import data as torch_data
 
 from loadsheet.run.errors import INTERRUPTED, REQUEUE, Stopped
+from loadsheet.run.leaving import of_torch
+from loadsheet.run.place import Place
 from loadsheet.run.tell import tell
 
 #: signal -> exit status once the state is saved
@@ -31,6 +35,10 @@ STOPS = {
     signal.SIGHUP: REQUEUE,  # the terminal is gone
     signal.SIGINT: INTERRUPTED,
 }
+
+
+#: seconds after which a signal that came while a loop was being left is sent anew
+_AGAIN: Final = 0.1
 
 
 class StopSignals:
@@ -45,10 +53,17 @@ class StopSignals:
         self._tell = tell
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
+        self._over = False
+        self._place: Place | None = None
+        self._leaving = False
+        self._late: signal.Signals | None = None
         self._pid = os.getpid()
 
     def install(self) -> None:
-        """Take the signals over; outside the main thread Python cannot, and a warning says so."""
+        """Take the signals over; outside the main thread Python cannot, and a warning says so.
+
+        To be called while the user's code asks for a step: who breaks out of that loop has left it.
+        """
         if self._before:
             return
         if threading.current_thread() is not threading.main_thread():
@@ -60,20 +75,53 @@ class StopSignals:
         for number in STOPS:
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a background job: it is to be ignored
                 self._before[number] = signal.signal(number, self._handle)
+        self._place = Place()
+
+    def leave(self) -> None:
+        """The loop was left, and tidies up: what comes meanwhile is for what comes after it.
+
+        An exception would be lost in there: Python ignores those of a generator that it throws away.
+        """
+        self._leaving = True
 
     def remove(self) -> None:
-        """Give the signals back to whoever had them."""
+        """Give the signals back to whoever had them; who came on top of us keeps them, and may give them back."""
+        self._over = True
         if threading.current_thread() is not threading.main_thread():
             return
-        for number, handler in self._before.items():
-            # A handler that was not installed from Python cannot be put back; the default is next to it.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        self._before = {}
+        for number in self._before:
+            if signal.getsignal(number) in (self._handle, signal.SIG_DFL):
+                signal.signal(number, self._earlier(number))
+        if self._late is not None:  # for an error on its way, and for what comes after `break`
+            self.received = self._late
+            again = threading.Timer(_AGAIN, os.kill, [self._pid, self._late])
+            again.daemon = True
+            again.start()
+        self._leaving, self._late = False, None
+
+    def _earlier(self, number: signal.Signals) -> Any:
+        """Who had a signal before; not a loop that is over since."""
+        handler = self._before.get(number)
+        owner = getattr(handler, "__self__", None)
+        if isinstance(owner, StopSignals) and owner._over:
+            return owner._earlier(number)
+        # A handler that was not installed from Python cannot be put back; the default is next to it.
+        return signal.SIG_DFL if handler is None else handler
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
-            return  # a forked child that has not set its own handlers
+            if not of_a_loader():
+                self._pass_on(number, frame)
+            return
         which = signal.Signals(number)
+        if self._leaving:
+            self._late = which
+            return
+        if not self._over and self._place is not None and self._place.left(frame):
+            self.remove()
+        if self._over:
+            self._pass_on(number, frame)
+            return
         if self.received is None:
             self.received = which
             self._let_workers_die()
@@ -83,6 +131,14 @@ class StopSignals:
                 with contextlib.suppress(OSError):
                     os.write(2, b"\nloadsheet: stopping after this step; Ctrl-C again ends at once\n")
 
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        """As if we were not there: a child that was forked in a step, or a loop that is over."""
+        before = self._earlier(signal.Signals(number))
+        if callable(before):
+            before(number, frame)
+        elif before != signal.SIG_IGN:
+            by_default(number)
+
     def _let_workers_die(self) -> None:
         """Finish the step even if an evaluation's idle workers died of the signal that we got.
 
@@ -90,8 +146,7 @@ class StopSignals:
         only who waits for a batch of that worker gets the error. It is not put back: what died may still be
         reported to it, in the middle of our own end.
         """
-        handler = signal.getsignal(signal.SIGCHLD)
-        if callable(handler) and str(getattr(handler, "__module__", "")).startswith("torch."):
+        if of_torch(signal.getsignal(signal.SIGCHLD)):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
@@ -120,18 +175,29 @@ class Uncaught:
             raise stopped  # which the interpreter ends with, as anywhere
 
 
+#: seconds after a stop in which another signal is the same one: launchers send it to the process and its group
+_SAME: Final = 5.0
+
+
 class Outside:
     """Handlers while a run is open and no loop runs: nothing is to be saved, but the exit status is to be right.
 
     A launcher that sees 75 starts the job again; after 143, the status of a process that a signal ended, it
-    may not. Who has handlers of their own keeps them; Ctrl-C is left alone.
+    may not. Who has handlers of their own keeps them; Ctrl-C is left alone. `stopped` is called with the exit
+    status when a signal has come.
     """
 
-    def __init__(self, say: Callable[[str], None], step: Callable[[], int]) -> None:
+    def __init__(
+        self, say: Callable[[str], None], step: Callable[[], int], stopped: Callable[[int], None]
+    ) -> None:
         self._say = say
         self._step = step
+        self._stopped = stopped
         self._pid = os.getpid()
         self._numbers: list[signal.Signals] = []
+        self._since: float | None = None
+        self._over = False
+        self.exiting = False  # the script's code is over: nobody would see an exception
 
     def install(self) -> None:
         """Begin; outside the main thread nothing can be done."""
@@ -140,8 +206,13 @@ class Outside:
             for number in self._numbers:
                 signal.signal(number, self._handle)
 
+    def stopping(self) -> None:
+        """A stop is on its way already."""
+        self._since = time.monotonic()
+
     def remove(self) -> None:
         """End, and give back what is still ours."""
+        self._over = True
         if threading.current_thread() is threading.main_thread():
             for number in self._numbers:
                 if signal.getsignal(number) == self._handle:
@@ -149,13 +220,79 @@ class Outside:
             self._numbers = []
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
         if os.getpid() != self._pid:  # a forked child: as if we had never been there
-            os.kill(os.getpid(), number)
+            if not of_a_loader():
+                by_default(number)
             return
+        if self._since is not None and time.monotonic() - self._since < _SAME:
+            return
+        if self._over or self._since is not None:
+            by_default(number)
+            return
+        self.stopping()
         which, step = signal.Signals(number), self._step()
         self._say(f"stopped by {which.name} outside the loop; the same command goes on from step {step}")
+        if self.exiting:
+            os._exit(STOPS[which])
+        self._stopped(STOPS[which])
         raise Stopped(STOPS[which], step, which.name)
+
+
+class _Forking(threading.local):
+    """Holds signals back while a process forks: Python drops those that a child gets before it has settled.
+
+    `terminate` right after `start` would be such a one, and `join` would wait for ever.
+    """
+
+    mask: set[Any] | None = None
+
+    def before(self) -> None:
+        if any(
+            callable(h) and isinstance(getattr(h, "__self__", None), StopSignals | Outside)
+            for h in map(signal.getsignal, STOPS)
+        ):
+            self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+
+    def after(self) -> None:
+        mask, self.mask = self.mask, None
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+_forking = _Forking()
+os.register_at_fork(before=_forking.before, after_in_parent=_forking.after, after_in_child=_forking.after)
+
+
+def by_default(number: int) -> None:
+    """Do what this signal does where nobody handles it."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+# -- workers ---------------------------------------------------------------------------------------------
+
+#: whether this process is about to start workers of a loader, or is one of them that has only begun
+_starting = False
+
+
+@contextmanager
+def starting_workers(really: bool) -> Iterator[None]:
+    """What is forked inside is a loader's worker, if `really`: it leaves signals to the main process at once."""
+    global _starting  # noqa: PLW0603
+    _starting = really
+    try:
+        yield
+    finally:
+        _starting = False
+
+
+def of_a_loader() -> bool:
+    """Whether this process, a forked child, is a worker of a loader."""
+    return _starting or torch_data.get_worker_info() is not None
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    pass
 
 
 def shield_worker() -> None:
@@ -165,45 +302,14 @@ def shield_worker() -> None:
     does, and those of a killed process would stay for ever.
     """
     for number in STOPS:
-        signal.signal(number, signal.SIG_IGN)
+        # SIG_IGN would be passed on to programs that the worker starts, and they could not be ended
+        signal.signal(number, _nothing)
+        signal.siginterrupt(number, False)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(
             target=_end_with, args=(parent.sentinel,), name="loadsheet-parent", daemon=True
         ).start()
-
-
-#: seconds that workers are given to end by themselves when the process ends
-_GRACE: float = 1.0
-
-
-def end_workers_at_exit() -> None:
-    """Let no worker that does not hear SIGTERM hold up the end of this process.
-
-    When a process ends, multiprocessing sends SIGTERM to each child that is a daemon, as loaders' workers are,
-    and waits for it without limit: a loader that is still referred to then, and has not ended its workers
-    itself, would never let go. What is still there after a second is killed before that.
-    """
-    if "pid" not in _ENDING or _ENDING["pid"] != os.getpid():
-        _ENDING["pid"] = os.getpid()
-        # not atexit: a child of multiprocessing runs these only
-        multiprocessing.util.Finalize(None, _end_workers, exitpriority=100)
-
-
-_ENDING: dict[str, int] = {}
-
-
-def _end_workers() -> None:
-    daemons = [child for child in multiprocessing.active_children() if child.daemon]
-    if daemons and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's raises an error for a worker that was killed
-    for child in daemons:
-        child.terminate()
-    until = time.monotonic() + _GRACE
-    for child in daemons:
-        child.join(max(until - time.monotonic(), 0.0))
-        if child.is_alive():
-            child.kill()
 
 
 def _end_with(sentinel: int) -> None:

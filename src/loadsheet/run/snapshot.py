@@ -196,7 +196,7 @@ def _copy_memory(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> No
 
     total = sum(source.numel() for source in sources)
     others = min(torch.get_num_threads(), 4, total // _PORTION) - 1
-    threads = [threading.Thread(target=work, name="snapshot") for _ in range(others)]
+    threads = [threading.Thread(target=work, name="loadsheet-snapshot") for _ in range(others)]
     for thread in threads:
         thread.start()
     work()

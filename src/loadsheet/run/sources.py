@@ -12,7 +12,8 @@ from torch.utils import data as torch_data
 from loadsheet.errors import BadInput, a_type
 from loadsheet.run.errors import BadCheckpoint
 from loadsheet.run.isolate import Stream, isolated, mix, reseed
-from loadsheet.run.signals import end_workers_at_exit, shield_worker
+from loadsheet.run.leaving import end_workers_at_exit
+from loadsheet.run.signals import shield_worker
 
 Step = tuple[int, int, Any]  # epoch, number of the batch in it, the batch
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
 from loadsheet.errors import LoadsheetError, one_line
 from loadsheet.run import ending
 from loadsheet.run.errors import Stopped
+from loadsheet.run.leaving import see_to_the_end
 from loadsheet.run.log import Log
 from loadsheet.run.notices import Notices
 from loadsheet.run.progress import Progress
 from loadsheet.run.saves import Saves
-from loadsheet.run.signals import STOPS, StopSignals, Uncaught
+from loadsheet.run.signals import STOPS, Outside, StopSignals, Uncaught
 from loadsheet.run.tell import tell
 from loadsheet.units import format_duration
 
@@ -23,8 +25,9 @@ class Stops:
     `how` is "left" until something else is known, "stopped" or "done"; None before the first loop.
     """
 
-    def __init__(self, log: Log, notices: Notices, progress: Progress) -> None:
+    def __init__(self, log: Log, notices: Notices, progress: Progress, newest: Callable[[], int]) -> None:
         self.signals = StopSignals()
+        self.outside = Outside(progress.say, newest, self._see_to_the_end)
         self.how: str | None = None
         self._log = log
         self._notices = notices
@@ -39,6 +42,11 @@ class Stops:
         self.signals.install()
         self._uncaught.install()
         self._notices.start()
+
+    def leave(self) -> None:
+        """The body was left by an error or `break`, or its iterator was thrown away."""
+        if self.signals.received is None:
+            self.signals.leave()
 
     def end(self) -> None:
         """It has ended."""
@@ -90,6 +98,7 @@ class Stops:
         self._progress.say(
             f"stopped by {why.reason} after {completed} steps; the same command goes on from step {newest}"
         )
+        self._see_to_the_end(why.code)
         raise why.stopped(newest)
 
     def inside(self, error: BaseException | None) -> Stopped | None:
@@ -109,4 +118,9 @@ class Stops:
             f"stopped by {received.name} in a step that ended with {what}; "
             f"the same command goes on from step {newest}"
         )
+        self._see_to_the_end(STOPS[received])
         return Stopped(STOPS[received], newest, received.name)
+
+    def _see_to_the_end(self, code: int) -> None:
+        self.outside.stopping()
+        see_to_the_end(code, self._progress.say)
