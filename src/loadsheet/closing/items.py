@@ -9,7 +9,7 @@ from typing import Any, Final
 from loadsheet.closing.evidence import Evidence, number
 from loadsheet.errors import BadInput
 from loadsheet.ledger import Estimate
-from loadsheet.money.price import Price, billed_seconds
+from loadsheet.money.price import Price, training_cost
 from loadsheet.units import MIB, format_duration
 
 #: a prediction that has no width counts as met within this
@@ -91,6 +91,13 @@ class Sides:
                     "two currencies cannot be compared: convert it first",
                 )
             self.currency = price.currency
+
+    def cost(self, seconds: Estimate) -> Estimate | None:
+        """What so long costs on all GPUs, started units whole; None where no price is known."""
+        if self.price is None:
+            return None
+        price = Price(self.price, billing_seconds=self.billing_unit)
+        return training_cost(seconds * (self.gpus / 3600), price, gpus=self.gpus).estimate
 
     @property
     def steps(self) -> int:
@@ -300,14 +307,10 @@ def _whole(sides: Sides) -> list[Row]:
     cost, unit = sides.expected("cost"), sides.billing_unit
     if cost is not None:
         cost = cost * share
-    if seconds is not None and sides.price is not None and (cost is None or (unit and share < 1)):
+    if seconds is not None and (cost is None or (unit and share < 1)):
         # while it runs: what was paid so far is in started units, so what was predicted for it is, too
-        ends = (seconds.low, seconds.mid, seconds.high)
-        low, mid, high = (billed_seconds(end * share, unit) / 3600 * sides.gpus * sides.price for end in ends)
-        cost = Estimate(low, mid, high, seconds.reason)
-    paid = None
-    if measured is not None and sides.price is not None:
-        paid = billed_seconds(measured, unit) / 3600 * sides.gpus * sides.price
+        cost = sides.cost(seconds * share)
+    paid = None if measured is None else sides.cost(Estimate(measured, measured, measured))
     note = f"started units of {format_duration(unit)} are paid whole" if unit else ""
     if sides.price is not None and sides.signed_price not in (None, sides.price):
         note = f"measured at {sides.price:g} per GPU hour, predicted at {sides.signed_price:g}"
@@ -328,7 +331,7 @@ def _whole(sides: Sides) -> list[Row]:
             "cost",
             "money",
             cost,
-            paid,
+            None if paid is None else paid.mid,
             sides.basis,
             why=why if sides.price is not None else "no price is known; give --price",
             note=note,

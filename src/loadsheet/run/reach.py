@@ -22,10 +22,10 @@ _ENTRIES: Final = 150_000
 _LONGEST: Final = 10_000
 #: things of one class that are entered in one list or dict: what they hold alike, the first ones tell
 _ALIKE: Final = 32
-_PLAIN: Final = (int, float, complex, bool, str, bytes, bytearray, type(None), torch.Tensor, type, range)
 _PLAINEST: Final = frozenset(
     (int, float, complex, bool, str, bytes, bytearray, type(None), torch.Tensor, range)
 )
+_PLAIN: Final = (*_PLAINEST, type)
 _MANY: Final = (dict, list, tuple, set, frozenset, deque)
 _CLOSED: Final = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType)
 #: of the standard library, what holds things for others
