@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from terminal import refused
 
+from loadsheet.cloud.commands import continued
 from loadsheet.cloud.leftovers.answer import Answer, to_json
 from loadsheet.cloud.leftovers.item import Found, Item, command
 from loadsheet.cloud.leftovers.narrow import Span, loud, of_run, older_than
-from loadsheet.cloud.leftovers.page import continued, page
+from loadsheet.cloud.leftovers.page import page
 from loadsheet.cloud.leftovers.prices import parse
 from loadsheet.cloud.leftovers.registry import Place, kinds
 from loadsheet.errors import BadInput

@@ -62,3 +62,12 @@ def explain(ledger: Ledger, width: int = 100) -> list[str]:
             if item.source and not item.children:
                 lines += wrap(f"{pad}  source: {item.source}", width, pad + "    ")
     return lines
+
+
+def many(count: int, one: str, others: str = "") -> str:
+    """A number with its noun.
+
+    >>> many(1, "zone"), many(0, "zone"), many(2000, "copy", "copies")
+    ('1 zone', '0 zones', '2,000 copies')
+    """
+    return f"{count:,} {one if count == 1 else others or one + 's'}"

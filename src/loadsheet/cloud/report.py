@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from loadsheet.cloud.accounts import ACCOUNTS
 from loadsheet.cloud.checklist import Check, Result
+from loadsheet.cloud.commands import continued
 from loadsheet.cloud.context import Inputs
 from loadsheet.errors import one_line
 from loadsheet.units import format_duration
@@ -66,12 +67,8 @@ def _parts(glued: str, room: int) -> Iterator[tuple[bool, str]]:
 
 def command(text: str, width: int, indent: str = "") -> list[str]:
     """A command on lines of its own; pasted into a shell it is the same command."""
-    from loadsheet.cloud.leftovers.page import continued
-
-    margin = 6  # what `continued` begins with
     lines: list[str] = []
-    for line in continued(text, width + margin - len(indent)):
-        plain = indent + line[margin:]
+    for plain in continued(text, width, indent):
         option, blank, value = plain.lstrip().partition(" ")
         if (
             len(plain) > width and option.startswith("--") and blank

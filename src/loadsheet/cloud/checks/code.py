@@ -14,6 +14,7 @@ from loadsheet.cloud.git import Repository
 from loadsheet.cloud.registry import check
 from loadsheet.errors import LoadsheetError, one_line
 from loadsheet.safejson import load_json
+from loadsheet.text import many
 from loadsheet.units import format_duration
 
 _NAMED: Final = 8  # files that are named
@@ -116,7 +117,7 @@ def _number(repository: Repository, *words: str) -> int:
 
 
 def _count(names: list[str], what: str) -> str:
-    return f"{len(names):,} {what}{'s' * (len(names) != 1)}"
+    return many(len(names), what)
 
 
 def _some(names: list[str]) -> str:

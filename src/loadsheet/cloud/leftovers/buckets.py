@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from loadsheet.cloud.aws.failures import CallFailed
 from loadsheet.cloud.aws.session import GLOBAL
-from loadsheet.cloud.leftovers.item import Item, clean, command, many, moment
+from loadsheet.cloud.leftovers.item import Item, clean, command, moment
 from loadsheet.cloud.leftovers.registry import ACCOUNT, OneUnseen, Place, kind
+from loadsheet.text import many
 
 _SIZES: Final = "AWS/S3"  # CloudWatch's name of S3; BucketSizeBytes comes once a day, for each storage class
 _DAYS: Final = 3  # looked back for the last size

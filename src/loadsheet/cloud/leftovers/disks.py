@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from loadsheet.cloud.aws.failures import CallFailed
-from loadsheet.cloud.leftovers.item import Item, command, many, moment
+from loadsheet.cloud.leftovers.item import Item, command, moment
 from loadsheet.cloud.leftovers.machines import ending
 from loadsheet.cloud.leftovers.makers import managed, owner, through
 from loadsheet.cloud.leftovers.registry import OneUnseen, Place, kind
+from loadsheet.text import many
 from loadsheet.units import GIB
 
 _FREE_OPS: Final = 3000

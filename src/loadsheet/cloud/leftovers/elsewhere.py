@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from loadsheet.cloud.leftovers.item import Found, many
+from loadsheet.cloud.leftovers.item import Found
 from loadsheet.cloud.leftovers.registry import Kind, kinds
+from loadsheet.text import many
 
 
 def not_looked(found: Found, chosen: Sequence[Kind], paid: bool) -> list[dict[str, Any]]:

@@ -87,15 +87,6 @@ class Found:
     time: float = 0.0
 
 
-def many(count: int, one: str, others: str = "") -> str:
-    """A number with its noun.
-
-    >>> many(1, "zone"), many(0, "zone"), many(2000, "copy", "copies")
-    ('1 zone', '0 zones', '2,000 copies')
-    """
-    return f"{count:,} {one if count == 1 else others or one + 's'}"
-
-
 def clean(value: object) -> str:
     """A text of the other side on one line, without control characters, at most 1,024 long."""
     return one_line(str(value))[:_LONGEST]

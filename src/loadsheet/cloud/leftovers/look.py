@@ -12,9 +12,10 @@ from typing import Any, Final
 from loadsheet.cloud.aws.failures import CallFailed
 from loadsheet.cloud.aws.session import GLOBAL, TIMEOUT, Account
 from loadsheet.cloud.checklist import CannotLook
-from loadsheet.cloud.leftovers.item import Failure, Found, Item, clean, many
+from loadsheet.cloud.leftovers.item import Failure, Found, Item, clean
 from loadsheet.cloud.leftovers.registry import ACCOUNT, Kind, Place, calls
 from loadsheet.errors import BadInput, UnknownKey, shorten
+from loadsheet.text import many
 
 MOST: Final = 100_000  # items of one kind in one region
 ALL: Final = "*"  # in a failure: every region, or every kind

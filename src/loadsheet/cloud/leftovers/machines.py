@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from loadsheet.cloud.aws.failures import CallFailed
-from loadsheet.cloud.leftovers.item import Item, command, many, moment
+from loadsheet.cloud.leftovers.item import Item, command, moment
 from loadsheet.cloud.leftovers.makers import maker, managed, through
 from loadsheet.cloud.leftovers.registry import OneUnseen, Place, kind
+from loadsheet.text import many
 
 #: families with accelerators: GPUs, Trainium, Inferentia, Gaudi, media, FPGA; as recalled, all in moto 5.2.5's types
 _GPU: Final = re.compile(r"(p|g|gr|trn|inf|dl|vt|f)[0-9]")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from loadsheet.cloud.leftovers.item import Item, command, many, moment
+from loadsheet.cloud.leftovers.item import Item, command, moment
 from loadsheet.cloud.leftovers.registry import Place, kind
+from loadsheet.text import many
 
 
 @kind(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
+from loadsheet.cloud.commands import continued
 from loadsheet.cloud.leftovers.answer import Answer, stamp
-from loadsheet.cloud.leftovers.item import Failure, Item, many
+from loadsheet.cloud.leftovers.item import Failure, Item
 from loadsheet.cloud.leftovers.keep import was_looked_at
 from loadsheet.cloud.leftovers.look import ALL, looked_at
 from loadsheet.cloud.leftovers.prices import currency, per_hour
 from loadsheet.cloud.leftovers.registry import ACCOUNT, in_turn, turn
-from loadsheet.text import columns, wrap
+from loadsheet.text import columns, many, wrap
 from loadsheet.units import format_bytes, format_money
 
 SHOWN: Final = 5  # of each kind, unless all are asked for
@@ -199,31 +199,6 @@ def _rows(answer: Answer, items: list[Item], width: int) -> Iterator[str]:
             yield from continued(text, width)
         if not item.remove:
             yield from wrap(f"      no command: {item.no_command or 'none is known'}", width, "      ")
-
-
-def continued(text: str, width: int) -> list[str]:
-    r"""A command over as many lines as it takes; pasted into a shell it is the same command.
-
-    >>> continued("aws ec2 delete-volume --region eu-west-1 --volume-id vol-1", 40)
-    ['      $ aws ec2 delete-volume \\', '          --region eu-west-1 \\', '          --volume-id vol-1']
-    """
-    head, pad = "      $ ", "          "
-    if len(head) + len(text) <= width:
-        return [head + text]
-    words = [shlex.quote(word) for word in shlex.split(text)]
-    parts: list[list[str]] = []  # an option stays with its value
-    for word in words:
-        if parts and parts[-1][-1].startswith("--") and not word.startswith("--") and len(parts[-1]) == 1:
-            parts[-1].append(word)
-        else:
-            parts.append([word])
-    lines, line = [], head
-    for part in map(" ".join, parts):
-        if line.strip() not in ("", "$") and len(line) + 1 + len(part) + 2 > width:
-            lines.append(line + " \\")
-            line = pad
-        line += part if line in (head, pad) else f" {part}"
-    return [*lines, line]
 
 
 def _failed(answer: Answer, width: int, everything: bool) -> Iterator[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loadsheet.cloud.aws.failures import CallFailed
-from loadsheet.cloud.leftovers.item import Item, command, many, moment
+from loadsheet.cloud.leftovers.item import Item, command, moment
 from loadsheet.cloud.leftovers.registry import OneUnseen, Place, kind
+from loadsheet.text import many
 from loadsheet.units import GIB
 
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from loadsheet.cloud.rehearse.advice import advice
 from loadsheet.cloud.rehearse.process import Life
 from loadsheet.cloud.rehearse.scratch import Traces, runs_among, traces
-from loadsheet.cloud.rehearse.stage import Failed, Stage, count, cut, number, quoted, read_object, status_text
+from loadsheet.cloud.rehearse.stage import Failed, Stage, cut, number, quoted, read_object, status_text
 from loadsheet.errors import LoadsheetError
 from loadsheet.run.checkpoint import CheckpointStore
 from loadsheet.run.directory import ELSEWHERE, read_done
 from loadsheet.run.reading import read_events, stream_log
+from loadsheet.text import many
 from loadsheet.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _unfinished(run: Path, lines: list[str], life: Life) -> None:
         left = any(event.get("event") == "left" for event in read_events(run)) if log.exists() else False
     except LoadsheetError:
         steps, left = 0, False
-    text = f"the run was not brought to its end: {count(steps, 'step')} logged"
+    text = f"the run was not brought to its end: {many(steps, 'step')} logged"
     if left:
         raise Failed(
             "train", f"{text}, then the loop was left (`break`, or an error that was caught)", *quoted(life)
@@ -123,7 +124,7 @@ def _data(rehearsal: Rehearsal, run: Path, total: int, entry: Mapping[str, Any])
         )
     share = rehearsal.figures.data_wait_share = number(entry.get("data_wait_share"))
     waited = "" if share is None else f"; {100 * share:.1f} % of the steps' time was waiting for it"
-    return Stage("data", "ok", (f"the place in {count(len(loaders), 'loader')} is kept{waited}",))
+    return Stage("data", "ok", (f"the place in {many(len(loaders), 'loader')} is kept{waited}",))
 
 
 def to_come(took: float, startup: float) -> float:
@@ -190,7 +191,7 @@ def _saved(rehearsal: Rehearsal, run: Path, total: int, entry: Mapping[str, Any]
     figures.checkpoint_bytes = None if nbytes is None else int(nbytes)
     if stall is None or whole is None or nbytes is None:
         return Stage("save", "warn", ("the final state is there; what a save takes was not measured",))
-    saves = count(int(number(entry.get("saves")) or 0), "save")
+    saves = many(int(number(entry.get("saves")) or 0), "save")
     return Stage(
         "save",
         "ok",

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from loadsheet.cloud.rehearse.compare import compare_runs, went_on_from
-from loadsheet.cloud.rehearse.stage import Failed, Stage, count, cut, quoted, status_text
+from loadsheet.cloud.rehearse.stage import Failed, Stage, cut, quoted, status_text
 from loadsheet.errors import LoadsheetError, one_line
 from loadsheet.run.checkpoint import CheckpointStore
 from loadsheet.run.directory import read_done
 from loadsheet.run.errors import REQUEUE
 from loadsheet.run.reading import stream_log
 from loadsheet.run.rerun import compare
+from loadsheet.text import many
 from loadsheet.units import format_duration
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def second_run(rehearsal: Rehearsal) -> Iterator[Stage]:
     yield _killed(rehearsal, told, killed)
     begun = _resumed(rehearsal, total)
     again = max(killed - begun, 0)
-    text = f"went on from step {begun}: {count(again, 'step')} again, then on to step {total}"
+    text = f"went on from step {begun}: {many(again, 'step')} again, then on to step {total}"
     yield Stage("resume", "ok", (text,))
     yield _compared(rehearsal, [(told, "the notice"), (begun, "SIGKILL")])
     yield _again(rehearsal, total)
@@ -98,7 +99,7 @@ def _killed(rehearsal: Rehearsal, told: int, at: int) -> Stage:
     return Stage(
         "kill",
         "ok",
-        (f"went on from step {told}; SIGKILL after step {at}, with {count(lost, 'step')} not saved",),
+        (f"went on from step {told}; SIGKILL after step {at}, with {many(lost, 'step')} not saved",),
     )
 
 
@@ -130,7 +131,7 @@ def _compared(rehearsal: Rehearsal, interruptions: list[tuple[int, str]]) -> Sta
         lines += found.state
         raise Failed("bitwise", *lines, *(f"the run itself warned: {text}" for text in rehearsal.warned[:3]))
     lines = [
-        f"{count(found.records, 'record')} and {count(found.tensors, 'tensor')} of the state after step "
+        f"{many(found.records, 'record')} and {many(found.tensors, 'tensor')} of the state after step "
         f"{found.steps[-1]} are the same, bit for bit"
     ]
     if not found.records:
@@ -142,7 +143,7 @@ def _compared(rehearsal: Rehearsal, interruptions: list[tuple[int, str]]) -> Sta
         )
     others = len(scratch.runs(scratch.reference)) - 1
     if others > 0:
-        lines.append(f"{count(others, 'further run')} of the command: neither interrupted nor compared")
+        lines.append(f"{many(others, 'further run')} of the command: neither interrupted nor compared")
     return Stage("bitwise", "warn" if len(lines) > 1 else "ok", tuple(lines))
 
 

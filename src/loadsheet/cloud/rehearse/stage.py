@@ -75,15 +75,6 @@ def cut(text: object, limit: int) -> str:
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
-def count(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> count(1, "step"), count(2000, "step")
-    ('1 step', '2,000 steps')
-    """
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
 def number(value: object) -> float | None:
     """A finite number; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
