@@ -51,7 +51,6 @@ SCRIPT = textwrap.dedent("""
                 with open(notice + ".new", "w") as file:
                     json.dump({"kind": "rebalance", "source": "test"}, file)
                 os.replace(notice + ".new", notice)
-                time.sleep(2)
             if step == 10 and how == "error":
                 raise SystemExit(9)
         run.close()

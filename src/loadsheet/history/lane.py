@@ -8,7 +8,7 @@ from typing import Final
 from loadsheet.history.story import Event, Life, Story
 from loadsheet.units import format_duration
 
-#: what stands for an event; where two fall on one place the later in this order is seen
+#: what stands for an event; where two fall on one place the later in this order is seen, but no notice is lost
 SIGNS: Final = {
     "checkpoint": "●",
     "start": "▶",
@@ -127,9 +127,18 @@ def _by_time(story: Story, label: int, room: int) -> list[str]:
 
 
 def _put(cells: list[str], at: int, sign: str) -> None:
-    """A sign on a place, unless one that says more is there."""
-    if sign and _RANK.get(cells[at], -1) <= _RANK[sign]:
-        cells[at] = sign
+    """A sign on a place, unless one that says more is there; a notice that loses its place stands beside it."""
+    if not sign:
+        return
+    lesser = sign
+    if _RANK.get(cells[at], -1) <= _RANK[sign]:
+        cells[at], lesser = sign, cells[at]
+    if lesser != SIGNS["notice"] or cells[at] == lesser:
+        return
+    for beside in (at - 1, at + 1):  # before it, if there is room: it may be why what hides it came
+        if 0 <= beside < len(cells) and _RANK.get(cells[beside], -1) <= _RANK[lesser]:
+            cells[beside] = lesser
+            return
 
 
 def _scale(left: str, right: str, room: int) -> str:
