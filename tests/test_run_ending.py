@@ -60,11 +60,14 @@ for step in run.steps(2):
     child.terminate()
     child.join()
     fork.Process(target=time.sleep, args=(3600,), daemon=True).start()
+    for _ in range(10):  # a signal must not come to a process that is about to wait for work
+        with fork.Pool(2) as pool:
+            pool.map(abs, range(4))
 """
 
 
 def test_children_of_a_step_hear_sigterm(tmp_path: Path) -> None:
-    """Those that the script ends, and those that multiprocessing ends when the process does."""
+    """Those that the script ends, those of a pool, and those that multiprocessing ends when the process does."""
     done = ended(CHILDREN, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -87,6 +90,26 @@ def test_programs_that_a_worker_starts_hear_sigterm(tmp_path: Path) -> None:
     """A worker is deaf to it, and does not hand that on."""
     done = ended(PROGRAMS, tmp_path)
     assert (done.returncode, done.stdout) == (0, "[-15, -15]\n" * 2)
+
+
+THREADS = """
+for step in run.steps(3):
+    run.log(x=step)
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        print(thread.name)
+        signal.pthread_kill(thread.ident, signal.SIGTERM)  # held back: it is not for that thread
+        status = open(f"/proc/self/task/{thread.native_id}/status").read()
+        (held,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk"))
+        print(held >> signal.SIGTERM - 1 & 1)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says what a thread does not hear")
+def test_signals_are_for_the_main_thread(tmp_path: Path) -> None:
+    """The system gives them to no thread of ours: the main thread, which runs the handlers, would sleep on."""
+    done = ended(THREADS, tmp_path)
+    assert (done.returncode, done.stdout) == (0, "loadsheet-log\n1\n")
 
 
 BUSY = """

@@ -330,6 +330,30 @@ def test_a_mirror_that_fails_does_not_stop_the_run(tmp_path: Path, bucket: str) 
     assert machine.mirror.steps() == [1]
 
 
+def test_nothing_more_is_sent_after_a_push_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that does not answer is not tried once more at the end, while the machine waits."""
+    machine = Machine(tmp_path / "disk", str(tmp_path / "mirror"), 1)
+    machine.log('{"step":1}\n')
+    machine.save(1)
+    asked = []
+
+    def silent(*_: Any, **__: Any) -> None:
+        asked.append(1)
+        raise MirrorFailed("mirror: got no answer, expected one")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(machine.mirror._objects), "put", silent)
+        machine.mirror.push(1)
+        with pytest.warns(RunWarning, match="got no answer"):
+            machine.mirror.send_rest()
+    assert asked == [1]
+    machine.mirror.push(1)
+    machine.log('{"step":2}\n')
+    machine.mirror.send_rest()
+    copies = (tmp_path / "mirror" / NAME / "log").iterdir()
+    assert b"".join(copy.read_bytes() for copy in sorted(copies)).count(b"\n") == 2
+
+
 def test_pushes_that_come_too_fast_are_left_out(tmp_path: Path) -> None:
     """Only the newest is wanted; nothing piles up."""
     machine = Machine(tmp_path / "disk", str(tmp_path / "mirror"), 1)

@@ -27,7 +27,6 @@ import torch
 from loadsheet.errors import shorten
 from loadsheet.run.errors import BadCheckpoint
 from loadsheet.run.leaving import BUSY, kill_after, workers_may_die
-from loadsheet.run.signals import starting_workers
 from loadsheet.run.sources import Step, source_of
 from loadsheet.run.tell import tell
 
@@ -42,7 +41,6 @@ class Batches:
         self._source = source_of(loader)
         self._seed = _seed_of(loader)
         self._length = _length(loader)
-        self._forks = getattr(loader, "num_workers", 0) > 0
         self._epoch = 0
         self._number = 0  # batches of this epoch that were handed out
         self._batches: Iterator[Step] | None = None
@@ -60,11 +58,10 @@ class Batches:
         started = self._batches is None
         epoch = -1
         try:
-            with starting_workers(self._forks):
-                if self._batches is None:
-                    self._others = set(multiprocessing.active_children())
-                    self._batches = self._source.start(self._seed, self._epoch, self._number)
-                epoch, number, batch = next(self._batches)
+            if self._batches is None:
+                self._others = set(multiprocessing.active_children())
+                self._batches = self._source.start(self._seed, self._epoch, self._number)
+            epoch, number, batch = next(self._batches)
         finally:
             if started or epoch != self._epoch:  # an epoch may begin with new workers, an error end here
                 self._workers = [w for w in multiprocessing.active_children() if w not in self._others]

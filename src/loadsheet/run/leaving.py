@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from loadsheet.run.background import Background
+
 #: seconds for which the end of a process that was asked to stop waits for threads that are not ours
 PATIENCE: float = 60.0
 #: seconds that workers are given to end by themselves, all of them together: what torch gives to each
@@ -119,7 +121,7 @@ def see_to_the_end(code: int, say: Callable[[str], None]) -> None:
         atexit.register(ending.set)  # the last that is registered is the first that is called
     else:
         multiprocessing.util.Finalize(None, ending.set, exitpriority=1000)
-    threading.Thread(target=_watch, args=(code, say, ending), name=_NAME, daemon=True).start()
+    Background(target=_watch, args=(code, say, ending), name=_NAME, daemon=True).start()
 
 
 _NAME: Final = f"{OURS}end"

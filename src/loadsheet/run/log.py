@@ -26,6 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from loadsheet.errors import BadInput, a_type, shorten
+from loadsheet.run.background import Background
 from loadsheet.run.directory import cannot_write, fsync_directory, write_all, write_whole
 from loadsheet.run.errors import RunError
 from loadsheet.run.reading import NON_FINITE, merge, superseded
@@ -213,7 +214,7 @@ class Log:
                 cannot_write(error, f"log `{self.path}`")
         if not durable and not self._dirty.is_set():
             if self._thread is None:
-                self._thread = threading.Thread(target=self._flush, name="loadsheet-log", daemon=True)
+                self._thread = Background(target=self._flush, name="loadsheet-log", daemon=True)
                 self._thread.start()
             self._dirty.set()
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from loadsheet.errors import LoadsheetError, one_line
+from loadsheet.run.background import Background
 from loadsheet.run.checkpoint import CheckpointStore, directory_name
 from loadsheet.run.errors import BadCheckpoint
 from loadsheet.run.manifest import MANIFEST, Manifest, unpack
@@ -64,6 +65,7 @@ class Mirror:
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._failed: BaseException | None = None
+        self._in_vain = False  # the last push failed
         self._log_sent: int | None = None
         self._small_sent: dict[str, tuple[int, int]] = {}
         self.pushed: list[int] = []
@@ -119,7 +121,7 @@ class Mirror:
         with self._wake:
             self._wanted = step
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="loadsheet-mirror")
+                self._thread = Background(target=self._run, name="loadsheet-mirror")
                 self._thread.start()
 
     def _run(self) -> None:
@@ -131,8 +133,9 @@ class Mirror:
                     return
             try:
                 self.push_now(step)
+                self._in_vain = False
             except BaseException as error:
-                self._failed = error
+                self._failed, self._in_vain = error, True
 
     def wait(self) -> None:
         """Until nothing is left to push; warns if something went wrong."""
@@ -152,8 +155,13 @@ class Mirror:
         tell(f"{error}{hint}; the run goes on, the next push tries again")
 
     def send_rest(self) -> None:
-        """Copy what the log and the small files have gained since the last push, now; warns if that fails."""
+        """Copy what the log and the small files have gained since the last push, now; warns if that fails.
+
+        Not after a push that failed: to try a place that does not answer once more keeps the machine for nothing.
+        """
         self.wait()
+        if self._in_vain:
+            return
         try:
             self._send_small()
             self._send_log(0)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from loadsheet.errors import BadInput, shorten
+from loadsheet.run.background import Background
 from loadsheet.run.checkpoint import CheckpointStore
 from loadsheet.run.errors import SaveFailed
 from loadsheet.run.snapshot import Snapshot
@@ -96,7 +97,7 @@ class Saver:
         else:
             # Not a daemon: a program that ends without waiting still ends with its last checkpoint.
             arguments = (snapshot, log_offset, began)
-            self._thread = threading.Thread(target=self._write, args=arguments, name="loadsheet-checkpoint")
+            self._thread = Background(target=self._write, args=arguments, name="loadsheet-checkpoint")
             self._thread.start()
         if wait or snapshot.streamed:
             self.wait()

@@ -16,12 +16,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final
-
-from torch.utils import data as torch_data
 
 from loadsheet.run.errors import INTERRUPTED, REQUEUE, Stopped
 from loadsheet.run.leaving import of_torch
@@ -91,7 +88,7 @@ class StopSignals:
             return
         for number in self._before:
             if signal.getsignal(number) in (self._handle, signal.SIG_DFL):
-                signal.signal(number, self._earlier(number))
+                signal.signal(number, self.earlier(number))
         if self._late is not None:  # for an error on its way, and for what comes after `break`
             self.received = self._late
             again = threading.Timer(_AGAIN, os.kill, [self._pid, self._late])
@@ -99,20 +96,18 @@ class StopSignals:
             again.start()
         self._leaving, self._late = False, None
 
-    def _earlier(self, number: signal.Signals) -> Any:
+    def earlier(self, number: signal.Signals) -> Any:
         """Who had a signal before; not a loop that is over since."""
         handler = self._before.get(number)
         owner = getattr(handler, "__self__", None)
         if isinstance(owner, StopSignals) and owner._over:
-            return owner._earlier(number)
+            return owner.earlier(number)
         # A handler that was not installed from Python cannot be put back; the default is next to it.
         return signal.SIG_DFL if handler is None else handler
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
-            if not of_a_loader():
-                self._pass_on(number, frame)
-            return
+            return  # a loader's worker that has not set its own handlers
         which = signal.Signals(number)
         if self._leaving:
             self._late = which
@@ -132,8 +127,8 @@ class StopSignals:
                     os.write(2, b"\nloadsheet: stopping after this step; Ctrl-C again ends at once\n")
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        """As if we were not there: a child that was forked in a step, or a loop that is over."""
-        before = self._earlier(signal.Signals(number))
+        """As if we were not there: the loop is over."""
+        before = self.earlier(signal.Signals(number))
         if callable(before):
             before(number, frame)
         elif before != signal.SIG_IGN:
@@ -220,10 +215,8 @@ class Outside:
             self._numbers = []
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._pid:  # a forked child: as if we had never been there
-            if not of_a_loader():
-                by_default(number)
-            return
+        if os.getpid() != self._pid:
+            return  # a loader's worker that has not set its own handlers
         if self._since is not None and time.monotonic() - self._since < _SAME:
             return
         if self._over or self._since is not None:
@@ -239,28 +232,56 @@ class Outside:
 
 
 class _Forking(threading.local):
-    """Holds signals back while a process forks: Python drops those that a child gets before it has settled.
+    """Gives a child that is forked the handlers it would have without us, before any signal can reach it.
 
-    `terminate` right after `start` would be such a one, and `join` would wait for ever.
+    Those of Python do not do there: what comes before the child has settled is dropped, what comes right before a
+    call that waits is seen after it, so `terminate` and `join` could wait for ever. Until then signals are held
+    back. A loader's worker keeps ours: it leaves them to the main process.
     """
 
     mask: set[Any] | None = None
+    worker = False
 
     def before(self) -> None:
-        if any(
-            callable(h) and isinstance(getattr(h, "__self__", None), StopSignals | Outside)
-            for h in map(signal.getsignal, STOPS)
-        ):
+        if any(isinstance(_owner(number), StopSignals | Outside) for number in STOPS):
             self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+            self.worker = _starts_workers()
 
-    def after(self) -> None:
-        mask, self.mask = self.mask, None
+    def in_parent(self) -> None:
+        mask, self.mask, self.worker = self.mask, None, False
         if mask is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
+    def in_child(self) -> None:
+        mask, self.mask = self.mask, None
+        if mask is None:
+            return
+        for number in STOPS if not self.worker else ():
+            while isinstance(owner := _owner(number), StopSignals | Outside):
+                earlier = owner.earlier(number) if isinstance(owner, StopSignals) else signal.SIG_DFL
+                signal.signal(number, earlier)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _owner(number: signal.Signals) -> object:
+    """Whose method handles a signal."""
+    return getattr(signal.getsignal(number), "__self__", None)
+
+
+def _starts_workers() -> bool:
+    """Whether a loader, torch's or torchdata's, is being made, of whatever process."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_qualname.endswith("MultiProcessingDataLoaderIter.__init__"):
+            return True
+        frame = frame.f_back
+    return False
+
 
 _forking = _Forking()
-os.register_at_fork(before=_forking.before, after_in_parent=_forking.after, after_in_child=_forking.after)
+os.register_at_fork(
+    before=_forking.before, after_in_parent=_forking.in_parent, after_in_child=_forking.in_child
+)
 
 
 def by_default(number: int) -> None:
@@ -270,25 +291,6 @@ def by_default(number: int) -> None:
 
 
 # -- workers ---------------------------------------------------------------------------------------------
-
-#: whether this process is about to start workers of a loader, or is one of them that has only begun
-_starting = False
-
-
-@contextmanager
-def starting_workers(really: bool) -> Iterator[None]:
-    """What is forked inside is a loader's worker, if `really`: it leaves signals to the main process at once."""
-    global _starting  # noqa: PLW0603
-    _starting = really
-    try:
-        yield
-    finally:
-        _starting = False
-
-
-def of_a_loader() -> bool:
-    """Whether this process, a forked child, is a worker of a loader."""
-    return _starting or torch_data.get_worker_info() is not None
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:

@@ -1,0 +1,23 @@
+"""Threads of ours, which leave signals to the main thread."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Final
+
+_ASKED_TO_STOP: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
+
+
+class Background(threading.Thread):
+    """A thread that the system gives no signals that ask to stop.
+
+    Python's handlers run in the main thread, and only a signal that this thread gets itself wakes it out of a
+    `sleep` or `join`. Given to another thread, which happens while the main one has not yet seen an earlier
+    signal, it would be heard when the wait is over. Not for what starts programs: they inherit it.
+    """
+
+    def run(self) -> None:
+        """As any thread."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ASKED_TO_STOP)
+        super().run()
