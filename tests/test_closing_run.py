@@ -82,6 +82,7 @@ def test_another_sheet_is_refused(tmp_path: Path, signed: dict[str, Any]) -> Non
     with pytest.raises(BadInput, match="which this run was begun with"):
         train(tmp_path, 3, sheet=other)
     assert (path / "sheet.json").read_bytes() == before
+    assert len(list(path.glob("provenance/attempt-*"))) == 1  # a start that is refused is no attempt
     train(tmp_path, 3)
 
 
@@ -91,6 +92,7 @@ def test_an_edited_sheet_is_refused(tmp_path: Path, signed: dict[str, Any]) -> N
     edited["sheet"]["compute"]["mfu"] = 0.9
     with pytest.raises(BadFile, match=r"another sheet\.compute than was signed"):
         train(tmp_path, 2, sheet=edited)
+    assert list(tmp_path.iterdir()) == []
     path, _ = train(tmp_path, 2)
     (path / "sheet.json").write_text(json.dumps(edited))
     with pytest.raises(BadFile, match=r"another sheet\.compute"):

@@ -47,6 +47,17 @@ def lines_of(path: Path) -> list[bytes]:
     return (path / "log.jsonl").read_bytes().splitlines(keepends=True)
 
 
+def test_killed_before_the_log(path: Path) -> None:
+    """An attempt that ended before there was a log is no damage; a log that is gone is."""
+    (path / "log.jsonl").unlink()
+    assert states(check(path))["log"] == "damaged"
+    shutil.rmtree(path / "checkpoints")
+    assert states(check(path))["log"] == "damaged"
+    for name in ("done.json", "measured.json"):
+        (path / name).unlink()
+    assert (states(check(path))["log"], check(path).ok) == ("note", True)
+
+
 # --- whole ----------------------------------------------------------------------------------------------------
 
 

@@ -82,7 +82,7 @@ def test_who_does_not_count(tmp_path: Path) -> None:
     assert (len(found.members), len(found.values)) == (7, 2)
     reasons = sorted(reason for _, reason in found.left_out)
     assert len(reasons) == 5
-    assert any(reason.startswith("did not log a finite loss") for reason in reasons)
+    assert any(reason.startswith("logged no finite loss") for reason in reasons)
     assert any(reason.startswith("diverged") for reason in reasons)
     assert any(reason.startswith("has the seeds of") for reason in reasons)
     assert any(reason.startswith("interrupted after 1") for reason in reasons)

@@ -23,6 +23,7 @@ import loadsheet as ls
 from loadsheet.errors import BadInput, LoadsheetError, UnknownKey
 from loadsheet.run.errors import BadCheckpoint, Busy, NoCheckpoint, NoSpace, RunWarning, SaveFailed
 from loadsheet.run.files import Disk
+from loadsheet.run.mirror import Mirror, MirrorFailed
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*lives but was not kept")
 
@@ -86,6 +87,78 @@ def test_values_that_make_no_sense(tmp_path: Path) -> None:
     with pytest.raises(NoCheckpoint) as caught:
         ls.load(tmp_path / "a")
     assert training.run.fingerprint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sheet": "none.json"},
+        {"sheet": {"schema": 1}},
+        {"sheet": 5},
+        {"mirror": "ftp://bucket"},
+        {"mirror": ""},
+        {"mirror": 5},
+        {"mirror": __file__},
+        {"mirror": "copies", "mirror_options": ["endpoint"]},
+        {"mirror": "s3://bucket/folder", "mirror_options": {"endpiont": "http://127.0.0.1"}},
+        {"notice": 5},
+        {"notice": ""},
+        {"start_from": "none"},
+        {"start_from": ("none", "first")},
+        {"wait": -1},
+        {"exclude": ["device"]},
+    ],
+    ids=str,
+)
+def test_a_refused_start_is_none(tmp_path: Path, options: dict[str, Any]) -> None:
+    """What is wrong is said before anything is written: no directory of a run, no attempt in one that there is."""
+    with pytest.raises(LoadsheetError):
+        ls.Run.open(tmp_path / "new", {"lr": 0.1}, **options)
+    assert list(tmp_path.glob("new/*")) == []  # the root of all runs may be there
+    root = tmp_path / "there"
+    with ls.Run.open(root, {"lr": 0.1}, progress=False) as run:
+        before = sorted(run.path.rglob("*"))
+    with pytest.raises(LoadsheetError):
+        ls.Run.open(root, {"lr": 0.1}, **options)
+    assert sorted(run.path.rglob("*")) == before
+    with ls.Run.open(root, {"lr": 0.1}, progress=False) as run:
+        assert run.attempt == 2
+
+
+def test_a_mirror_that_fails_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked under the lock: the directory made for that goes again, one that was there stays."""
+
+    def pull(self: Mirror) -> None:
+        raise MirrorFailed("mirror: got `Forbidden`, expected to list checkpoints/")
+
+    monkeypatch.setattr(Mirror, "pull", pull)
+    for _ in range(2):
+        with pytest.raises(MirrorFailed):
+            ls.Run.open(tmp_path / "runs", {}, mirror=tmp_path / "copy")
+        assert list(tmp_path.glob("runs/*")) == []
+    with ls.Run.open(tmp_path / "runs", {}, progress=False) as run:
+        pass
+    with pytest.raises(MirrorFailed):
+        ls.Run.open(tmp_path / "runs", {}, mirror=tmp_path / "copy")
+    assert (run.path / "lock").exists()
+    assert [path.name for path in run.path.glob("provenance/*")] == ["attempt-0001.json"]
+
+
+def test_nothing_to_start_from(tmp_path: Path) -> None:
+    """A run without checkpoints, or without that step, is refused at once; one that goes on needs none any more."""
+    with Training(tmp_path / "old") as old:
+        old.train(2)
+    shutil.copytree(old.run.path, empty := tmp_path / "empty" / old.run.fingerprint)
+    shutil.rmtree(empty / "checkpoints")
+    for start_from in (empty, (old.run.path, 7), (old.run.path, 1.5)):
+        with pytest.raises((NoCheckpoint, BadInput)):
+            ls.Run.open(tmp_path / "new", {}, start_from=start_from)  # type: ignore[arg-type]
+    assert list(tmp_path.glob("new/*")) == []
+    with Training(tmp_path / "new", start_from=old.run.path) as training:
+        training.train(4, stop_after=3)
+    shutil.rmtree(old.run.path)
+    with Training(tmp_path / "new", start_from=old.run.path) as training:
+        training.train(4)
 
 
 def test_start_from_on_a_run_that_exists(tmp_path: Path) -> None:

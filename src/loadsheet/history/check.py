@@ -156,7 +156,14 @@ class _Check:
             yield Finding("config", "ok")
 
     def _log(self) -> Iterator[Finding]:
-        path = self.inside.file("log.jsonl")
+        try:
+            path = self.inside.file("log.jsonl")
+        except FileNotFoundError:
+            if any((self.path / name).exists() for name in ("done.json", "measured.json")) or self._saved():
+                raise
+            why = "log.jsonl: there is none, and nothing was saved: the attempt ended as it began"
+            yield Finding("log", "note", why)
+            return
         if not path.is_file():
             raise BadFile("log.jsonl: got something that is no file, expected a log: not followed")
         self.log_size = path.stat().st_size
@@ -177,6 +184,15 @@ class _Check:
                 yield Finding("log", "note", f"{name}: half a line that a killed attempt left, set aside")
         if not (found.damaged or found.disordered):
             yield Finding("log", "ok", nbytes=found.offset)
+
+    def _saved(self) -> bool:
+        """Whether there is anything where checkpoints are kept, or that cannot be seen."""
+        try:
+            return bool(os.listdir(self.path / "checkpoints"))
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
 
     def _attempts(self) -> Iterator[Finding]:
         self.inside.folder("provenance")

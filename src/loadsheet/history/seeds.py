@@ -117,8 +117,8 @@ def _group(
         elif value is not None and abs(value[0]) > _DIVERGED:
             left_out.append((row.fingerprint, f"diverged: {value[0]:.3g}"))
         elif value is None:
-            name = one_line(measure.metric)[:60] if measure is not None else "anything"
-            left_out.append((row.fingerprint, f"did not log a finite {name}"))
+            name = f"finite {one_line(measure.metric)[:60]}" if measure is not None else "number"
+            left_out.append((row.fingerprint, f"logged no {name}"))
         elif not row.config:
             left_out.append((row.fingerprint, "its config cannot be read"))
         elif seeds in seen:

@@ -30,7 +30,7 @@ from loadsheet.run.errors import RunWarning
 from loadsheet.run.log import RESERVED, Log
 from loadsheet.run.measured import Clock, attempt_entry, parameters_of, write_measured
 from loadsheet.run.saver import SaveTimes
-from loadsheet.run.sheetfile import Source, adopt
+from loadsheet.run.sheetfile import Given, Source, adopt, fits, given
 
 #: what is no result but a speed: never the same twice, so it is not compared when steps are run again
 _TIMING = re.compile(r".*(_runtime|_per_second|_per_sec|_seconds|_time|_per_token|_mem_\w+)")
@@ -78,9 +78,10 @@ class Record:
         self._loader = _Loader()
         self._saves: list[SaveTimes] = []
         self._parameters = parameters_of(modules or {})
-        self._directory = _open(root, config, exclude)
+        signed = given(sheet)
+        self._directory = _open(root, config, exclude, signed)
         try:
-            self._facts = adopt(sheet, self.path)
+            self._facts = adopt(signed, self.path)
             self._log = Log(self._directory.log_path, self._directory.attempt)
             if guessed and not self._directory.log_path.stat().st_size:
                 start = 0
@@ -291,7 +292,9 @@ class Record:
             )
 
 
-def _open(root: str | os.PathLike[str], config: Mapping[str, Any], exclude: Iterable[str]) -> RunDirectory:
+def _open(
+    root: str | os.PathLike[str], config: Mapping[str, Any], exclude: Iterable[str], sheet: Given | None
+) -> RunDirectory:
     """The run directory; a record of the same run that this process has left open is closed first."""
     from loadsheet.run.fingerprint import canonical, digest
 
@@ -299,7 +302,7 @@ def _open(root: str | os.PathLike[str], config: Mapping[str, Any], exclude: Iter
     path = root_of(root) / digest(canonical(config, names)[0])
     if (before := _OPEN.get(str(path.resolve()))) is not None:
         before.close()
-    return RunDirectory.open(root, config, names)
+    return RunDirectory.open(root, config, names, prepare=lambda path: fits(sheet, path))
 
 
 @atexit.register

@@ -75,7 +75,8 @@ class RunDirectory:
         """The directory `root`/<fingerprint>, made if need be, locked, with a new attempt on disk.
 
         Waits up to `wait` seconds for the lock. `prepare` is called with the path once the lock is held
-        and before anything is read (to fetch a copy from elsewhere). Raises BadInput for the config,
+        and before anything is read (to fetch a copy from elsewhere, or to refuse); where it raises, a
+        directory that was made for it goes again. Raises BadInput for the config,
         ForeignConfig if the directory was made for another, Busy if another process has it, BadFile for a
         file system that cannot hold a run, RunError or NoSpace if it cannot be written.
         """
@@ -83,12 +84,18 @@ class RunDirectory:
         # absolute: the script may change its directory
         run = cls(root_of(root).absolute() / digest(values), values, excluded)
         try:
+            new = not run.path.exists()
             make_directory(run.path)
             refuse_unsafe(run.path)
             run._lock.acquire(wait)
             try:
                 if prepare is not None:
-                    prepare(run.path)
+                    try:
+                        prepare(run.path)
+                    except BaseException:
+                        if new:
+                            run._take_away()
+                        raise
                 run._settle()
             except BaseException:
                 run._lock.release()
@@ -96,6 +103,13 @@ class RunDirectory:
         except OSError as error:
             cannot_write(error, f"run directory `{run.path}`")
         return run
+
+    def _take_away(self) -> None:
+        """Remove the directory, in which there is nothing but our lock: a start that was refused is no run."""
+        with contextlib.suppress(OSError):
+            if os.listdir(self.path) == [self._lock.path.name]:
+                self._lock.path.unlink()  # who waits for it sees that it is no longer in its place
+                self.path.rmdir()
 
     def _settle(self) -> None:
         """Everything that is done under the lock: sweep, check the config, take the next number."""

@@ -19,6 +19,8 @@ from loadsheet.run.stored import MirroredCheckpoints, StoredCheckpoints
 from loadsheet.run.tell import tell
 
 Which = Literal["latest", "best"] | int | str
+#: an older run, or (run, step)
+Old = str | os.PathLike[str] | tuple[str | os.PathLike[str], int | str]
 
 
 def load(
@@ -62,6 +64,24 @@ def state_of(
     """The state that `which` names; a damaged newest one is reported and left where it is."""
     if mode not in ("min", "max"):
         raise BadInput(f'load: mode: got {shorten(mode)}, expected "min" or "max"')
+    path, store = _located(run, which)
+    if which == "best":
+        return store.load(_best(path, store.steps(), metric, mode))
+    return store.load(which if isinstance(which, int) else None, set_aside=False)
+
+
+def refuse_old(old: Old) -> None:
+    """Raise as `state_of` does if an older run has no such checkpoint; none is read."""
+    where, which = old if isinstance(old, tuple) else (old, "latest")
+    _, store = _located(where, which)
+    step = which if isinstance(which, int) else None
+    steps = store.steps()
+    if not steps or (step is not None and step not in steps):
+        store.load(step)  # which says so
+
+
+def _located(run: object, which: object) -> tuple[Path, StoredCheckpoints]:
+    """The directory of a run and its checkpoints, if it has what `which` asks for."""
     where = getattr(run, "path", run)
     if not isinstance(where, str | os.PathLike):
         raise BadInput(f"load: got {a_type(run)}, expected a run or the path of its directory")
@@ -80,13 +100,9 @@ def state_of(
             f"load: got `{path}`, the mirror of a run, whose log is in pieces: expected a step or 'latest'",
             f"those there are: {shorten(store.steps())}; `Run.open(..., mirror=...)` brings all of it back",
         )
-    if which == "latest":
-        return store.load(set_aside=False)
-    if which == "best":
-        return store.load(_best(path, store.steps(), metric, mode))
-    if isinstance(which, bool) or not isinstance(which, int):
+    if which not in ("latest", "best") and (isinstance(which, bool) or not isinstance(which, int)):
         raise BadInput(f'load: which: got {shorten(which)}, expected "latest", "best" or a number of steps')
-    return store.load(which)
+    return path, store
 
 
 def _runs_below(path: Path) -> list[str]:

@@ -26,12 +26,12 @@ from loadsheet.run.checkpoint import CheckpointStore
 from loadsheet.run.errors import RunError
 from loadsheet.run.hold import Hold
 from loadsheet.run.isolate import isolated, mix
-from loadsheet.run.load import put_weights, state_of
+from loadsheet.run.load import Old, put_weights, state_of
 from loadsheet.run.lost import nothing_saved
 from loadsheet.run.measured import Clock, attempt_entry, parameters_of, write_measured
 from loadsheet.run.moving import Watch
 from loadsheet.run.notices import Notices, Where
-from loadsheet.run.opening import Old, Opened, check_options, open_directory
+from loadsheet.run.opening import Opened, check_options, open_directory
 from loadsheet.run.policy import MTBF, Policy
 from loadsheet.run.progress import Progress
 from loadsheet.run.reading import read_events
@@ -107,9 +107,10 @@ class Run:
         so a rehearsal leaves real runs alone. LOADSHEET_MIRROR names the mirror of a script that names none:
         so a job file can say it.
         Raises BadInput for the config, ForeignConfig if the directory belongs to another, Busy if another
-        process has it (left uncaught, exit status 2), BadFile for a sheet that was edited, MirrorFailed.
+        process has it (left uncaught, exit status 2), BadFile for a sheet that was edited, MirrorFailed,
+        NoCheckpoint if there is nothing to start from. A start that is refused is no attempt.
         """
-        check_options(wait, start_from)
+        check_options(wait, start_from, notice)
         shown = Progress(progress)
         opened = open_directory(
             root,
@@ -118,6 +119,7 @@ class Run:
             mirror=mirror,
             mirror_options=mirror_options,
             sheet=sheet,
+            start_from=start_from,
             durable_log=durable_log,
             wait=wait,
             progress=shown,

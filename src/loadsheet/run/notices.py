@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from loadsheet.errors import BadInput, a_type
+from loadsheet.errors import BadInput, a_type, shorten
 from loadsheet.run.tell import tell
 
 Kind = Literal["terminate", "rebalance", "cancelled"]
@@ -43,6 +43,13 @@ class Notice:
     source: str = ""
     #: when the file was, in Unix seconds; None for a callable
     written: float | None = field(default=None, compare=False)
+
+
+def refuse_where(where: object) -> None:
+    """BadInput for what is no place to hear of a notice; whether the file is there does not matter yet."""
+    if where is None or callable(where) or (isinstance(where, str | os.PathLike) and os.fspath(where)):
+        return
+    raise BadInput(f"open: notice: got {shorten(where)}, expected a JSON file or a callable")
 
 
 def read_notice(value: object) -> Notice:

@@ -59,6 +59,8 @@ def place(url: str | os.PathLike[str], options: Mapping[str, Any] | None = None)
         path = text[len("file://") :] if scheme else text
         if not path:
             raise BadInput(f"mirror: got {shorten(text)}, expected a path or a URL like `s3://bucket/folder`")
+        if os.path.lexists(path) and not os.path.isdir(path):
+            raise BadInput(f"mirror: got {shorten(text)}, which is no directory, expected one, or a URL")
         return Folder(Path(path))
     if scheme[1].lower() not in _SCHEMES:
         raise BadInput(f"mirror: got {shorten(text)}, expected a path or one of s3://, gs://, az://")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadsheet import signature
-from loadsheet.errors import BadFile, BadInput
+from loadsheet.errors import BadFile, BadInput, a_type
 from loadsheet.run.directory import cannot_write, write_whole
 from loadsheet.run.tell import tell
 from loadsheet.safejson import file_label, open_regular
@@ -49,56 +49,80 @@ class Facts:
         return tokens_per_second * self.flops_per_token / (self.gpus * self.peak)
 
 
-def adopt(source: Source | None, path: Path) -> Facts | None:
-    """Take a signed sheet into the run directory `path`, or read the one that is there; None if there is none.
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A signed sheet that was given to a run: checked, and the bytes to be kept."""
 
-    `source` is a file or what `ls.sign` returned. Raises BadFile if it is not as it was signed, BadInput
-    if the directory has another, RunError or NoSpace if it cannot be written. A sheet that is there and damaged is
-    only warned about where none was given: the run does not depend on it.
+    signed: Mapping[str, Any]
+    data: bytes
+
+
+def given(source: Source | None) -> Given | None:
+    """The signed sheet in a file, or what `ls.sign` returned: read before anything of a run is written.
+
+    Raises BadFile if it is not as it was signed, BadInput for what is no sheet.
     """
-    place = path / NAME
-    there: dict[str, Any] | None = None
-    damage: BadFile | None = None
-    if os.path.lexists(place):
-        try:
-            there = signature.read(place)
-        except BadFile as error:
-            damage = error
     if source is None:
-        if damage is not None:
-            tell(f"{damage}; the run goes on without it")
-        return None if there is None else facts_of(there)
-    given, data = _read(source)
-    if damage is not None:
-        raise BadFile(str(damage), f"put `{place}` back as it was signed, or take it away")
-    if there is not None:
-        if there["signed"]["sha256"] != given["signed"]["sha256"]:
-            raise BadInput(
-                f"sheet: got one with hash {given['signed']['sha256'][:10]}, expected "
-                f"{there['signed']['sha256'][:10]}, which this run was begun with",
-                "a prediction is not exchanged while it is carried out: open the run without `sheet=`",
-            )
-        return facts_of(there)
-    try:
-        write_whole(place, data)
-    except OSError as error:
-        cannot_write(error, f"`{place}`")
-    return facts_of(given)
-
-
-def _read(source: Source) -> tuple[dict[str, Any], bytes]:
-    """The signed sheet, checked, and the bytes to be kept."""
+        return None
     if isinstance(source, Mapping):
         found = signature.check(dict(source))
-        return found, signature.to_text(found).encode()
+        return Given(found, signature.to_text(found).encode())
     if not isinstance(source, str | os.PathLike):
         raise BadInput(
-            f"sheet: got a {type(source).__name__}, expected a signed sheet: its file or what `ls.sign` returned",
+            f"sheet: got {a_type(source)}, expected a signed sheet: its file or what `ls.sign` returned",
             _HINT,
         )
     with open_regular(source, "signed sheet") as (file, _):
         data = file.read(signature.MAX_BYTES + 1)
-    return signature.parse(data, file_label(source, "signed sheet")), data
+    return Given(signature.parse(data, file_label(source, "signed sheet")), data)
+
+
+def fits(sheet: Given | None, path: Path) -> None:
+    """Refuse a sheet for the run directory `path`; to be asked before an attempt is made there.
+
+    Raises BadInput if the run was begun with another, BadFile if the one that is there is not as it was signed.
+    """
+    if sheet is None:
+        return
+    there, damage = _there(path)
+    if damage is not None:
+        raise BadFile(str(damage), f"put `{path / NAME}` back as it was signed, or take it away")
+    if there is not None and there["signed"]["sha256"] != sheet.signed["signed"]["sha256"]:
+        raise BadInput(
+            f"sheet: got one with hash {sheet.signed['signed']['sha256'][:10]}, expected "
+            f"{there['signed']['sha256'][:10]}, which this run was begun with",
+            "a prediction is not exchanged while it is carried out: open the run without `sheet=`",
+        )
+
+
+def adopt(sheet: Given | None, path: Path) -> Facts | None:
+    """Take a sheet that `fits` into the run directory `path`, or read the one there; None if there is none.
+
+    Raises RunError or NoSpace if it cannot be written. One that is there and damaged is only warned about
+    where none was given: the run does not depend on it.
+    """
+    there, damage = _there(path)
+    if there is not None:
+        return facts_of(there)
+    if sheet is None:
+        if damage is not None:
+            tell(f"{damage}; the run goes on without it")
+        return None
+    try:
+        write_whole(path / NAME, sheet.data)
+    except OSError as error:
+        cannot_write(error, f"`{path / NAME}`")
+    return facts_of(sheet.signed)
+
+
+def _there(path: Path) -> tuple[dict[str, Any] | None, BadFile | None]:
+    """The sheet that a run directory has, or what is wrong with it."""
+    if not os.path.lexists(path / NAME):
+        return None, None
+    try:
+        return signature.read(path / NAME), None
+    except BadFile as error:
+        return None, error
 
 
 def facts_of(signed: Mapping[str, Any]) -> Facts:
