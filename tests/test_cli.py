@@ -295,6 +295,19 @@ def test_help(command: str) -> None:
     refused(command, "--zzzz", words=f"`loadsheet {command} --help`")
 
 
+@pytest.mark.parametrize(
+    "command", [("runs", "list"), ("runs", "export"), ("measure", "model")], ids=" ".join
+)
+def test_help_of_a_subcommand(command: tuple[str, str]) -> None:
+    """Its errors point to its own help, those of the group to the group's."""
+    name = " ".join(command)
+    assert f"Usage: loadsheet {name}" in answered(*command, "--help").stdout
+    for wrong in ("--zzzz", "--json=1"):
+        refused(*command, wrong, words=f"`loadsheet {name} --help`")
+    refused(command[0], words=f"`loadsheet {command[0]} --help`")
+    assert refused(command[0]) == "error: missing command"
+
+
 def test_nothing_found_is_an_answer() -> None:
     """A filter that nothing passes is no error."""
     assert "no GPU id contains 'zzz'" in answered("gpus", "zzz").stdout

@@ -150,6 +150,16 @@ def test_cut_is_said() -> None:
     assert "10,000,000 random numbers" in result.stderr
 
 
+def test_a_bare_number_explains_an_error() -> None:
+    """`--mtbf 6` is six seconds, and that is said where the answer is an error as well."""
+    for args in (("--work", "24h", "--save", "5min", "--mtbf", "6"), ("--mtbf", "6")):
+        result = run("odds", *args)
+        assert result.exit_code == 2
+        warning, error, hint = result.stderr.splitlines()
+        assert warning == "warning: no unit in --mtbf '6': it is taken for seconds; write h, min or s"
+        assert (error[:7], hint[:6]) == ("error: ", "hint: ")
+
+
 def test_seed() -> None:
     """The same command prints the same page; another seed another sample, and the same formula."""
     assert answered(*FULL).stdout == answered(*FULL).stdout

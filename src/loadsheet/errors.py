@@ -28,6 +28,8 @@ class LoadsheetError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(_cut(one_line(message)))
         self.hint = hint
+        #: warnings about what was given, which may explain it
+        self.warnings: tuple[str, ...] = ()
 
     @property
     def hint(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from loadsheet import __version__
-from loadsheet.cli.output import complain, unwritable
+from loadsheet.cli.output import complain, unwritable, warn
 from loadsheet.errors import LoadsheetError, UnknownKey, one_line
 
 #: command -> module under `loadsheet.cli`; imported only when the command runs or its help is asked for
@@ -85,6 +85,8 @@ class Root(click.Group):
         try:
             result = super().main(words, "loadsheet", standalone_mode=False, **extra)
         except LoadsheetError as error:
+            for text in error.warnings:
+                warn(text)
             complain("error", str(error), error.hint or _help_of(words))
             return error.exit_code
         except click.NoSuchOption as error:
@@ -114,8 +116,17 @@ _HELP = "`loadsheet --help` says what there is"
 
 def _help_of(words: Sequence[str]) -> str:
     """Where to read on, for errors that have no better hint."""
-    command = next((word for word in words if not word.startswith("-")), None)
-    return f"`loadsheet {command} --help` says what is accepted" if command in COMMANDS else _HELP
+    found: click.Command = main
+    path = []
+    for word in words:
+        if word.startswith("-"):
+            continue
+        context = click.Context(found)
+        if not isinstance(found, click.Group) or word not in found.list_commands(context):
+            break
+        path.append(word)
+        found = found.get_command(context, word) or found  # imported already: it is what failed
+    return f"`loadsheet {' '.join(path)} --help` says what is accepted" if path else _HELP
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -16,7 +16,7 @@ from loadsheet.units import format_bytes, format_duration
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-@click.group(name="export")
+@click.group(name="export", no_args_is_help=False)
 def command() -> None:
     """A sheet becomes a job file that resumes by itself: for SkyPilot, dstack, Slurm or Kubernetes.
 

@@ -20,7 +20,7 @@ from loadsheet.text import columns
 from loadsheet.units import format_bytes, format_duration, format_si, parse_count
 
 
-@click.group(name="measure")
+@click.group(name="measure", no_args_is_help=False)
 def command() -> None:
     """The real thing: this machine's rates, your own module, a training script."""
 

@@ -119,5 +119,7 @@ def _as_option(error: BadInput) -> BadInput:
     """The error with the name of the option as it is typed here."""
     name, colon, rest = str(error).partition(": ")
     if colon and any(name == p.name for p in command.params if isinstance(p, click.Option)):
-        return BadInput(f"--{name.replace('_', '-')}: {rest}", error.hint or "`loadsheet odds --help`")
+        named = BadInput(f"--{name.replace('_', '-')}: {rest}", error.hint or "`loadsheet odds --help`")
+        named.warnings = error.warnings
+        return named
     return error

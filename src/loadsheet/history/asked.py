@@ -87,17 +87,21 @@ def odds(
     values, currency = _read(options)
     inputs = Inputs({**values, "machine_now": machine_now})
     inputs.warnings += _unitless(options)
-    rate = None if history is None else _history(inputs, os.fspath(runs), history)
-    if sheet is not None:
-        what = os.fsdecode(sheet) if isinstance(sheet, str | os.PathLike) else "sheet"
-        given = sheet if isinstance(sheet, str | os.PathLike) else json.loads(sheet.to_json())
-        named = from_sheet(inputs, given)
-        if "price" not in values:
-            currency = _one_currency(currency, named, what)
-    if rehearsal is not None or ("save" not in inputs and Path(REHEARSAL).is_file()):
-        from_rehearsal(inputs, rehearsal or REHEARSAL)
-    found = None if trace is None else read_trace(trace, int(values.get("machines", 1)))
-    return Odds(ask(inputs, trace=found, rate=rate, currency=currency))
+    try:
+        rate = None if history is None else _history(inputs, os.fspath(runs), history)
+        if sheet is not None:
+            what = os.fsdecode(sheet) if isinstance(sheet, str | os.PathLike) else "sheet"
+            given = sheet if isinstance(sheet, str | os.PathLike) else json.loads(sheet.to_json())
+            named = from_sheet(inputs, given)
+            if "price" not in values:
+                currency = _one_currency(currency, named, what)
+        if rehearsal is not None or ("save" not in inputs and Path(REHEARSAL).is_file()):
+            from_rehearsal(inputs, rehearsal or REHEARSAL)
+        found = None if trace is None else read_trace(trace, int(values.get("machines", 1)))
+        return Odds(ask(inputs, trace=found, rate=rate, currency=currency))
+    except LoadsheetError as error:
+        error.warnings = tuple(inputs.warnings)
+        raise
 
 
 def needs(module: str, extra: str) -> None:

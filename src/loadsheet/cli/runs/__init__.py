@@ -95,7 +95,7 @@ def seed_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.group(name="runs", cls=Runs)
+@click.group(name="runs", cls=Runs, no_args_is_help=False)
 def command() -> None:
     """What finished and interrupted runs left, below one folder: listed, compared, tidied up.
 
