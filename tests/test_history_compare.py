@@ -183,6 +183,19 @@ def test_only_what_differs(tmp_path: Path) -> None:
     assert "w " not in page
 
 
+def test_excluded_values_are_no_other_config(tmp_path: Path) -> None:
+    """They are marked as such, and runs that differ in nothing else, or in the seed, still do so."""
+    for seed in (0, 1):
+        written(tmp_path, {"seed": seed}, {"loss": [1.0]}, facts={"excluded": {"sheet": f"{seed}.json"}})
+    paths = [str(path) for path in sorted(tmp_path.iterdir())]
+    page = answered("runs", "compare", *paths).stdout
+    assert re.search(r"^  sheet \(excluded\) +\d\.json +\d\.json$", page, re.M)
+    assert "These runs differ only in the seed" in page
+    copy = written(tmp_path / "there", {"seed": 0}, {"loss": [1.0]}, facts={"excluded": {"sheet": "mine"}})
+    page = answered("runs", "compare", str(tmp_path / copy.name), str(copy)).stdout
+    assert "One config: whatever differs comes from the machine" in page
+
+
 def test_runs_in_two_folders(tmp_path: Path) -> None:
     """One config on two machines, by path: the same but for what is excluded."""
     paths = [written(tmp_path / name, {"lr": 1}, {"loss": [2.0, 1.0]}) for name in ("here", "there")]

@@ -231,6 +231,18 @@ def test_markdown_of_seeds_with_those_that_are_not_done(left: Path) -> None:
     )
 
 
+def test_markdown_of_a_key_named_as_a_column(tmp_path: Path) -> None:
+    """No two columns have one name; `runs list` keeps both as well."""
+    for n in (3, 4):
+        a_run(tmp_path / f"run{n}", record(1, 0, loss=1.0), steps=n, resumed=n)
+    for options in ((), ("--seeds",)):
+        head = cells(exported(tmp_path, "run3", "run4", "--to", "markdown", *options).splitlines()[0])
+        assert len(set(head)) == len(head)
+        assert "steps (config)" in head
+    page = answered("runs", "list", "--runs", str(tmp_path)).stdout
+    assert "steps (config)" in page
+
+
 def test_markdown_is_escaped(tmp_path: Path) -> None:
     """Nothing in a config breaks the table or is read as markup."""
     for n, text in enumerate(("a|b", "<script>", "*x*\n`y`", "@someone #1")):

@@ -191,6 +191,15 @@ def test_groups(sweep: Path) -> None:
     assert "the best was chosen by the same numbers" in flowing
 
 
+def test_one_seed_is_said_once(tmp_path: Path) -> None:
+    """Where the best group has one seed, that is the answer to every comparison: it is not printed twice."""
+    for name, values in {"a": [1.0], "b": [2.0, 2.1], "c": [3.0, 3.1]}.items():
+        for seed, value in enumerate(values):
+            written(tmp_path, {"name": name, "seed": seed}, {"loss": [value]})
+    page = answered("runs", "list", "--runs", str(tmp_path), "--groups").stdout
+    assert page.count("Cannot say: one seed of name=a") == 1
+
+
 def test_many_groups_are_a_table(tmp_path: Path) -> None:
     """More than two comparisons: a row each, and one sentence."""
     for n in range(5):
@@ -264,7 +273,7 @@ def test_short_names_stay_apart() -> None:
     assert short_names(["a.lr", "b.lr", "state"], ["state"]) == {
         "a.lr": "a.lr",
         "b.lr": "b.lr",
-        "state": "state",
+        "state": "state (config)",
     }
     assert short_names(["x.state"], ["state"]) == {"x.state": "x.state"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,6 +39,12 @@ def config_differences(rows: Sequence[RunRow]) -> dict[str, list[Any]]:
     """For each key (of config or excluded) that differs its value in each run, `ABSENT` where there is none."""
     flats = [settings(row) for row in rows]
     return {key: [config.get(key, ABSENT) for config in flats] for key in differing(flats)}
+
+
+def only_excluded(rows: Sequence[RunRow], keys: Iterable[str]) -> list[str]:
+    """Those of the keys that are in no config: their values do not say which run it is."""
+    known = {key for row in rows for key in flat(row.config)}
+    return [key for key in keys if key not in known]
 
 
 def group_differences(groups: Sequence[Group]) -> dict[str, list[Any]]:

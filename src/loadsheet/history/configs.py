@@ -79,6 +79,8 @@ def short_names(keys: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str
 
     >>> short_names(["optimizer.lr", "data.seed", "model.seed"])
     {'optimizer.lr': 'lr', 'data.seed': 'data.seed', 'model.seed': 'model.seed'}
+    >>> short_names(["lr", "steps"], taken=["run", "steps"])
+    {'lr': 'lr', 'steps': 'steps (config)'}
     """
     keys = list(keys)
     parts = {key: key.split(".") for key in keys}
@@ -95,7 +97,10 @@ def short_names(keys: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str
                     lengths[key] += 1
                     again = True
         if not again:
-            return {key: one_line(".".join(parts[key][-lengths[key] :])) for key in keys}
+            found = {key: ".".join(parts[key][-lengths[key] :]) for key in keys}
+            return {
+                key: one_line(f"{name} (config)" if name in used else name) for key, name in found.items()
+            }
 
 
 def as_text(value: Any) -> str:

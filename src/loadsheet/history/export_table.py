@@ -16,6 +16,8 @@ from loadsheet.units import format_duration
 
 _SPECIAL: Final = re.compile(r"([\\`*\[\]<>|~#&@$])|(?<![^\W_])_|_(?![^\W_])")
 
+#: columns of ours: a key of that name stands beside them under another
+_OWN: Final = ("run", "steps", "resumed", "group", "runs", "n", "range", "at step", "machine time")
 _STAR: Final = "\\* chosen by its name, not by a person."
 
 
@@ -57,7 +59,7 @@ def markdown(rows: Sequence[RunRow], measures: Sequence[Measure]) -> list[str]:
     """
     configs = [flat(row.config) for row in rows]
     keys = differing(configs)
-    names = short_names(keys)
+    names = short_names(keys, _OWN)
     head = ["run", *(names[key] for key in keys), "steps", "resumed"]
     for measure in measures:
         head += [f"last {measure.metric}", _best_head(measure), "at step"]
@@ -108,7 +110,7 @@ def markdown_groups(
     of_measure = [[found[at] for at in order] for found in of_measure]
     configs = [flat(each.config) for each in groups]
     keys = differing(configs)
-    names = short_names(keys)
+    names = short_names(keys, _OWN)
     head = ["group", *(names[key] for key in keys), "runs"]
     for measure in measures:
         head += [_best_head(measure), "n", "range"]

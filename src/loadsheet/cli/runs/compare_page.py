@@ -8,7 +8,7 @@ from typing import Any, Final
 from loadsheet.cli.output import table
 from loadsheet.cli.runs.list_page import capital, findings, left_out, number, starred
 from loadsheet.errors import one_line
-from loadsheet.history.compare import Aligned, Bits, letters, only_seeds, sparkline
+from loadsheet.history.compare import Aligned, Bits, letters, only_excluded, only_seeds, sparkline
 from loadsheet.history.configs import cell, short_names
 from loadsheet.history.levels import statistical
 from loadsheet.history.measures import Measure
@@ -40,23 +40,28 @@ def runs(
         text += f"{format_duration(row.seconds)}, {row.attempts} attempt{'s' if row.attempts != 1 else ''}"
         lines += wrap(text, room, "   ")
         lines += [line for problem in row.problems[:2] for line in wrap(f"   ! {problem}", room, "     ")]
-    lines += ["", "config", *(f"  {line}" for line in _config(names, keys, room - 2))]
+    excluded = only_excluded(rows, keys)
+    lines += ["", "config", *(f"  {line}" for line in _config(names, keys, room - 2, excluded))]
     if aligned is not None and measure is not None:
         lines += ["", *_curves(rows, names, aligned, measure, room)]
     else:
         lines += ["", "nothing was logged that could be compared"]
     if pairs or len(rows) == 2:
         lines += ["", "bits", *(f"  {line}" for line in _bits(rows, names, pairs, room - 2))]
-    lines += ["", *wrap(_of_two_runs(keys, seed_keys), room, "  ")]
+    own = {key: values for key, values in keys.items() if key not in excluded}
+    lines += ["", *wrap(_of_two_runs(own, seed_keys), room, "  ")]
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _config(names: Sequence[str], keys: Mapping[str, Sequence[Any]], room: int) -> list[str]:
+def _config(
+    names: Sequence[str], keys: Mapping[str, Sequence[Any]], room: int, excluded: Sequence[str] = ()
+) -> list[str]:
     """The keys that differ, as a table; where that is too wide one paragraph per key."""
     if not keys:
         return ["the same in all"]
     shown = list(keys)[:_KEYS]
     short = short_names(shown)
+    short |= {key: f"{short[key]} (excluded)" for key in shown if key in excluded}
     rows = [["", *names], *([one_line(short[key]), *map(cell, keys[key])] for key in shown)]
     lines = columns(rows)
     if max(map(len, lines)) > room:

@@ -255,8 +255,8 @@ def findings(compared: Sequence[Comparison], count: int, room: int) -> list[str]
         return ["", *wrap("one group alone: there is nothing to be better than", room, "  ")]
     lines = [""]
     if len(compared) <= _SENTENCES:
-        for each in compared:
-            lines += wrap(capital(each.sentence), room, "  ")
+        for sentence in dict.fromkeys(each.sentence for each in compared):  # of one seed the same one
+            lines += wrap(capital(sentence), room, "  ")
     else:
         lines += [*table([_finding(each) for each in compared], ["p", "degrees of freedom"], room), ""]
         better = sum(each.finding == "better" for each in compared)
