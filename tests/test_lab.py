@@ -45,6 +45,18 @@ def invoke(*args: str) -> Result:
     return CliRunner().invoke(main, ["lab", *args])
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("width", [50, 80, 100])
+def test_every_width(number: int, width: int) -> None:
+    """No line is wider than the page, and every figure is on it, as columns or as sentences."""
+    page = run(number).text(width)
+    assert max(map(len, page.splitlines())) <= width
+    words = " ".join(page.split())
+    for figure in run(number).figures:
+        assert " ".join(figure.name.split()) in words
+        assert figure.text(figure.best) in words
+
+
 # -- the lecture's figures ------------------------------------------------------------------------------
 
 #: (experiment, figure, as the lecture has it in base units, allowed distance); 0: to the last digit

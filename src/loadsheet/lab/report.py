@@ -190,6 +190,18 @@ def close(a: Number, b: Number, within: float) -> bool:
     return a == b if within == 0 else math.isclose(a, b, rel_tol=within)
 
 
+def _fitted(head: list[str], body: list[list[str]], width: int) -> list[str]:
+    """Aligned columns; where they are wider than `width` each row says its cells one after the other."""
+    lines = columns([head, *body])
+    if max(map(len, lines)) <= width:
+        return lines
+    lines = []
+    for name, *cells in body:
+        said = [f"{what} {cell}" for what, cell in zip(head[1:], cells, strict=True) if cell != "–"]
+        lines += wrap(f"{name}: {', '.join(said)}", width, "  ")
+    return lines
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows that stand for themselves: a row is a label and amounts, each printed in its column's way."""
@@ -198,13 +210,13 @@ class Table:
     show: tuple[str, ...]  # of each column after the first
     rows: tuple[tuple[str, tuple[Number | None, ...]], ...]
 
-    def lines(self) -> list[str]:
-        """As aligned text."""
+    def lines(self, width: int) -> list[str]:
+        """As aligned text, or a paragraph for each row where that is wider than `width`."""
         body = [
             [name, *("–" if v is None else SHOW[s][1](v) for s, v in zip(self.show, row, strict=True))]
             for name, row in self.rows
         ]
-        return columns([list(self.head), *body])
+        return _fitted(list(self.head), body, width)
 
     def to_json(self) -> dict[str, Any]:
         """Names and units of the columns, and the rows; base units."""
@@ -227,15 +239,16 @@ class Section:
 
     def lines(self, width: int) -> list[str]:
         """As text, at most about `width` wide."""
-        out = [self.title]
+        out = wrap(self.title, width, "  ")
         for formula in self.formulas:
             out += wrap(f"  {formula}", width, "      ")
         if self.figures:
             tape = any(f.tape is not None for f in self.figures)
             head = ["", "lecture", "ours", *(["tape"] if tape else []), "measured", "match"]
-            out += [f"  {line}" for line in columns([head, *(f.cells(tape) for f in self.figures)])]
+            body = [f.cells(tape) for f in self.figures]
+            out += [f"  {line}" for line in _fitted(head, body, width - 2)]
         if self.table is not None:
-            out += [f"  {line}" for line in self.table.lines()]
+            out += [f"  {line}" for line in self.table.lines(width - 2)]
         remarks = dict.fromkeys(f.remark for f in self.figures if f.remark)
         for note in (*self.notes, *remarks):
             out += wrap(f"  {note}", width, "    ")
@@ -277,7 +290,8 @@ class Report:
 
     def text(self, width: int = 100) -> str:
         """The whole report, with what the words of the last column mean."""
-        out = [self.title, ", ".join(f"{k} {v}" for k, v in self.versions.items()), ""]
+        versions = ", ".join(f"{k} {v}" for k, v in self.versions.items())
+        out = [*wrap(self.title, width, "  "), *wrap(versions, width, "  "), ""]
         for section in self.sections:
             out += [*section.lines(width), ""]
         counts = {word: sum(f.match == word for f in self.figures) for word in MEANING}
