@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from loadsheet.cloud.rehearse.advice import advice
 from loadsheet.cloud.rehearse.process import Life
 from loadsheet.cloud.rehearse.scratch import Traces, runs_among, traces
-from loadsheet.cloud.rehearse.stage import Failed, Stage, cut, number, quoted, read_object, status_text
+from loadsheet.cloud.rehearse.stage import (
+    Failed,
+    Stage,
+    cut,
+    interruptions,
+    number,
+    quoted,
+    read_object,
+    status_text,
+)
 from loadsheet.errors import LoadsheetError
 from loadsheet.run.checkpoint import CheckpointStore
 from loadsheet.run.directory import ELSEWHERE, read_done
@@ -49,7 +58,8 @@ def first_run(rehearsal: Rehearsal) -> Iterator[Stage]:
     entry = attempts.get("1") if isinstance(attempts, dict) else None
     entry = entry if isinstance(entry, dict) else {}
     yield _data(rehearsal, run, total, entry)
-    yield _trained(rehearsal, total, entry, traces(rehearsal.directory).written_since(before), took)
+    written = traces(rehearsal.directory).written_since(before)
+    yield _trained(rehearsal, total, entry, written, took, repeated(total, _saves(run)))
     yield _evaluated(run, entry)
     yield _saved(rehearsal, run, total, entry)
 
@@ -127,17 +137,35 @@ def _data(rehearsal: Rehearsal, run: Path, total: int, entry: Mapping[str, Any])
     return Stage("data", "ok", (f"the place in {many(len(loaders), 'loader')} is kept{waited}",))
 
 
-def to_come(took: float, startup: float) -> float:
+def to_come(took: float, startup: float, again: float) -> float:
     """Seconds that the four starts after the first take: each starts up, and together they train once more.
 
-    >>> to_come(took=70.0, startup=10.0)
-    100.0
+    `again`: what is trained twice, as SIGKILL came before it was saved.
+
+    >>> to_come(took=70.0, startup=10.0, again=20.0)
+    120.0
     """
-    return 4 * startup + max(took - startup, 0.0)
+    return 4 * startup + max(took - startup, 0.0) + again
+
+
+def repeated(total: int, saved: Iterable[int]) -> int:
+    """How many steps will be made twice if saves come after the same steps as in the first run.
+
+    >>> repeated(20, saved=[0, 5, 10, 15, 20]), repeated(20, saved=[0, 20])
+    (3, 7)
+    """
+    told, killed = interruptions(total)
+    return killed - max((step for step in saved if told < step <= killed), default=told)
+
+
+def _saves(run: Path) -> list[int]:
+    """After which steps a run has saved."""
+    found = (event.get("step") for event in read_events(run) if event["event"] == "checkpoint")
+    return [step for step in found if isinstance(step, int)]
 
 
 def _trained(
-    rehearsal: Rehearsal, total: int, entry: Mapping[str, Any], written: list[str], took: float
+    rehearsal: Rehearsal, total: int, entry: Mapping[str, Any], written: list[str], took: float, again: int
 ) -> Stage:
     figures = rehearsal.figures
     step = entry.get("step_seconds")
@@ -147,8 +175,8 @@ def _trained(
         text += f", {format_duration(figures.step_seconds)} each"
     if figures.startup_seconds is not None:
         text += f"; {format_duration(figures.startup_seconds)} from the start to the end of the first"
-        rest = format_duration(to_come(took, figures.startup_seconds))
-        text += f"; four more starts follow, about {rest}"
+        rest = to_come(took, figures.startup_seconds, again * (figures.step_seconds or 0.0))
+        text += f"; four more starts follow, about {format_duration(rest)}"
     if not written:
         return Stage("train", "ok", (text,))
     names = ", ".join(cut(name, 60) for name in written[:3]) + (", …" if len(written) > 3 else "")

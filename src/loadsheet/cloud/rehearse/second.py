@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from loadsheet.cloud.rehearse.compare import compare_runs, went_on_from
-from loadsheet.cloud.rehearse.stage import Failed, Stage, cut, quoted, status_text
+from loadsheet.cloud.rehearse.stage import Failed, Stage, cut, interruptions, quoted, status_text
 from loadsheet.errors import LoadsheetError, one_line
 from loadsheet.run.checkpoint import CheckpointStore
 from loadsheet.run.directory import read_done
@@ -27,8 +27,7 @@ _TO_END: Final = 120.0  # seconds that a run may take that is asked to end
 def second_run(rehearsal: Rehearsal) -> Iterator[Stage]:
     """Carry it out, and hold it against the first; raises Failed."""
     total = rehearsal.figures.steps or 0
-    told = max(total // 3, 1)
-    killed = min(max(2 * total // 3, told + 1), total - 1)
+    told, killed = interruptions(total)
     yield _told(rehearsal, told)
     yield _killed(rehearsal, told, killed)
     begun = _resumed(rehearsal, total)

@@ -50,6 +50,12 @@ class Figures:
     notice_seconds: float | None = None  # from a notice until everything was saved
 
 
+def interruptions(total: int) -> tuple[int, int]:
+    """After which of `total` steps the notice comes, and after which SIGKILL."""
+    told = max(total // 3, 1)
+    return told, min(max(2 * total // 3, told + 1), total - 1)
+
+
 def quoted(life: Life) -> list[str]:
     """The last lines that a life printed, as evidence."""
     return [f"| {line}" for line in life.tail()]
