@@ -138,7 +138,10 @@ def test_a_secret_is_replaced_and_said_to_be(repo: Repo) -> None:
     text = answered("preflight", "--only", "secrets.history", code=1).stdout
     fingerprint = re.search(r"fingerprint\s+([0-9a-f]{12})", text)
     assert fingerprint is not None
-    answered("preflight", "--answer", f"secrets.rotated:{fingerprint[1]}=yes", "--who", "Ada")
+    said = answered("preflight", "--answer", f"secrets.rotated:{fingerprint[1]}=yes", "--who", "Ada").stdout
+    assert "no secret was looked for" in said
+    for wrong in (fingerprint[1][:-1], fingerprint[1].upper() + "0", "the old key"):
+        refused("preflight", "--answer", f"secrets.rotated:{wrong}=yes", words="12 digits")
     assert "replaced: so says Ada" in " ".join(
         answered("preflight", "--only", "secrets.history").stdout.split()
     )

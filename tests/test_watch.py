@@ -387,3 +387,5 @@ def test_bad_usage(tmp_path: Path) -> None:
     refused("watch", "--once", "--poll", "0", words="--poll")
     refused("watch", "--once", "--", "true", words="--once")
     refused("watch", "--", str(tmp_path / "nothing-here"), words="no such file")
+    refused("watch", "--", words="nothing after `--`")
+    refused("watch", "--once", "--", words="nothing after `--`")

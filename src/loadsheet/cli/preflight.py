@@ -290,6 +290,7 @@ def note(texts: tuple[str, ...], who: str | None, context: Any) -> None:
 
     from loadsheet.cloud.answers import ROTATED, Answer, add_answers
     from loadsheet.cloud.registry import all_checks
+    from loadsheet.cloud.secrets import FINGERPRINT
 
     known = {c.id: c for c in all_checks() if c.question}
     person = who or os.environ.get("USER") or getpass.getuser()
@@ -303,6 +304,11 @@ def note(texts: tuple[str, ...], who: str | None, context: Any) -> None:
             )
         id_, _, fingerprint = name.partition(":")
         if id_ == ROTATED and fingerprint:
+            if FINGERPRINT.fullmatch(fingerprint) is None:
+                raise BadInput(
+                    f"--answer: got {shorten(fingerprint)}, expected the fingerprint of a secret: 12 digits 0-9, a-f",
+                    "`loadsheet preflight --only secrets` prints it behind what it found",
+                )
             answers.append(Answer(ROTATED, value == "yes", today, person, fingerprint=fingerprint))
             continue
         if name not in known:
@@ -315,3 +321,5 @@ def note(texts: tuple[str, ...], who: str | None, context: Any) -> None:
         until = f", good until {entry.good_until(days)}" if days else ""
         show(f"{entry.id}: {'yes' if entry.yes else 'no'}, {entry.who}, {entry.date}{until}")
     show(f"noted in {path}")
+    if any(entry.id == ROTATED for entry in answers):
+        show("no secret was looked for: `loadsheet preflight --only secrets` says which ones this holds for")

@@ -26,7 +26,20 @@ if TYPE_CHECKING:
     from loadsheet.cloud.watch.told import Told
 
 
-@click.command(name="watch", context_settings={"ignore_unknown_options": False})
+class _Watch(click.Command):
+    """`--` says that a command follows: without one it is not a watch of what runs already."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """BadInput for `--` with nothing behind it."""
+        if "--" in args and args.index("--") == len(args) - 1:
+            raise BadInput(
+                "watch: got nothing after `--`, expected a command",
+                "`loadsheet watch -- python train.py`; without `--` the newest run is watched",
+            )
+        return super().parse_args(ctx, args)
+
+
+@click.command(name="watch", cls=_Watch, context_settings={"ignore_unknown_options": False})
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @click.option(
     "--run", "word", help="The run: its directory, or its fingerprint. [the newest that is written to]"

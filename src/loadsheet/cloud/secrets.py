@@ -122,6 +122,10 @@ def redact(secret: bytes) -> str:
     return f"{shown}… ({len(secret):,} characters)"
 
 
+#: what `fingerprint` gives
+FINGERPRINT: Final = re.compile(r"[0-9a-f]{12}")
+
+
 def fingerprint(secret: bytes) -> str:
     """First 12 digits of a SHA-256; guessing a secret from it takes as long as guessing the secret."""
     return hashlib.sha256(b"loadsheet secret\0" + secret).hexdigest()[:12]
