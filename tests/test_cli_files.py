@@ -56,11 +56,11 @@ _FILES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
         "expected a config.json beside it",
     ),
     "empty index": ("m.safetensors.index.json", lambda p: p.write_text("{}"), "weight_map"),
-    "no architecture": ("config.json", lambda p: p.write_text("{}"), "config.model_type: missing"),
+    "no architecture": ("config.json", lambda p: p.write_text("{}"), "config.json'.model_type: missing"),
     "unknown architecture": (
         "config.json",
         lambda p: p.write_text('{"model_type": "x\\u001b"}'),
-        "config.model_type: got",
+        "config.json'.model_type: got",
     ),
 }
 
@@ -94,19 +94,19 @@ def test_hostile_config(key: str, tmp_path: Path) -> None:
         refused(
             "params",
             str(written(tmp_path, "config.json", json.dumps({**TINY, key: value}).encode())),
-            words=f"config.{key}: got ",
+            words=f"config.json'.{key}: got ",
         )
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hidden_size": 65}, "config.hidden_size: got 65, expected a multiple"),
-        ({"num_key_value_heads": 3}, "config.num_key_value_heads: got 3"),
-        ({"tie_word_embeddings": "yes"}, "config.tie_word_embeddings: got 'yes'"),
-        ({"hidden_act": "x" * 199}, "config.hidden_act: got 'xxx"),
-        ({"max_position_embeddings": -5}, "config.max_position_embeddings: got -5"),
-        ({"model_type": ["llama"]}, "config.model_type: got ['llama']"),
+        ({"hidden_size": 65}, "config.json'.hidden_size: got 65, expected a multiple"),
+        ({"num_key_value_heads": 3}, "config.json'.num_key_value_heads: got 3"),
+        ({"tie_word_embeddings": "yes"}, "config.json'.tie_word_embeddings: got 'yes'"),
+        ({"hidden_act": "x" * 199}, "config.json'.hidden_act: got 'xxx"),
+        ({"max_position_embeddings": -5}, "config.json'.max_position_embeddings: got -5"),
+        ({"model_type": ["llama"]}, "config.json'.model_type: got ['llama']"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 from loadsheet.arch.families import build
 from loadsheet.arch.model import Model
 from loadsheet.errors import BadFile, BadInput, LoadsheetError, UnknownModel, nearest, one_line, shorten
-from loadsheet.safejson import load_json
+from loadsheet.safejson import file_label, load_json
 
 _PRESETS = Path(__file__).parent / "presets"
 
@@ -169,7 +169,12 @@ def _from_path(path: Path) -> Model:
         return _from_gguf(path)
     if lower.endswith((".safetensors", ".safetensors.index.json")):
         return _with_weights(path)
-    return build(load_json(path), _label(path), where="config")
+    return _built(path)
+
+
+def _built(config: Path) -> Model:
+    """The model of a config.json; errors name the file."""
+    return build(load_json(config), _label(config), where=file_label(config, "config"))
 
 
 def _label(path: Path) -> str:
@@ -188,7 +193,7 @@ def _from_folder(path: Path) -> Model:
             "it holds " + ", ".join(f"`{n}`" for n in found) + "; give one of them" if found else _SEE_MODELS
         )
         raise BadFile(f"model: got folder {shorten(str(path))}, expected a config.json in it", hint)
-    return build(load_json(config), _label(config), where="config")
+    return _built(config)
 
 
 def _with_weights(path: Path) -> Model:
@@ -202,7 +207,7 @@ def _with_weights(path: Path) -> Model:
             f"model: got {shorten(path.name)} ({count}{stored.nbytes:,} bytes), expected a config.json beside it",
             "tensor shapes alone do not tell the number of heads",
         )
-    made = build(load_json(config), _label(config), where="config")
+    made = _built(config)
     made.stored = stored
     return made
 
