@@ -350,7 +350,8 @@ def test_command(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("loadsheet.cli.lab.run", once)
     result = invoke(str(number))
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.exit_code == 0
+    assert result.stderr == f"loadsheet: lab {number}: {lab.EXPERIMENTS[number][1]} …\n"  # stderr is a pipe
     heads = [line.split() for line in result.stdout.splitlines() if line.split()[-1:] == ["match"]]
     assert len(heads) == sum(bool(s.figures) for s in run(number).sections)
     assert all([w for w in head if w != "tape"] == ["lecture", "ours", "measured", "match"] for head in heads)
@@ -411,7 +412,7 @@ def test_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = invoke("2", "--plot", str(folder))
     names = [f"activations-{name}.png" for name in ("batch", "layers", "length")]
     assert result.exit_code == 0
-    assert result.stderr.splitlines() == [f"wrote {folder / name}" for name in names]
+    assert result.stderr.splitlines()[1:] == [f"wrote {folder / name}" for name in names]
     assert sorted(p.name for p in folder.iterdir()) == names
     assert all((folder / name).read_bytes()[:4] == b"\x89PNG" for name in names)
 

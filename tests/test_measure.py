@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import sys
 import weakref
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from terminal import refused, run
 
 import loadsheet as ls
+from loadsheet.cli import main
+from loadsheet.cli.progress import Progress
 from loadsheet.lab.models import GPT, GPTSizes
 from loadsheet.measure import machine as machine_module
 from loadsheet.measure.kept import KeptTensors
@@ -235,6 +238,49 @@ def test_measure_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     refused("measure", "script", words="got no command")
     refused("measure", "script", "--gpu", "t4", "--", "true", words="expected both")
     refused("measure", "machine", "--gpu", "h100", words="unknown GPU")
+
+
+@pytest.mark.parametrize(
+    ("args", "part", "said"),
+    [
+        (("verify", "gpt2"), "verify.verify", "comparing gpt2 with PyTorch"),
+        (("measure", "machine"), "machine.measure_machine", "measuring the rates of this machine"),
+        (("measure", "model", "json:loads"), "module.measure", "measuring json:loads"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_something_long_is_said_on_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], part: str, said: str
+) -> None:
+    """Where no terminal shows the progress one line says what begins, before it does."""
+
+    def measured(*_: object, **__: object) -> None:
+        raise ls.LoadsheetError(f"after {sys.stderr.getvalue()!r}")  # type: ignore[attr-defined]
+
+    stream = io.StringIO()
+    monkeypatch.setattr(f"loadsheet.measure.{part}", measured)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with pytest.raises(SystemExit) as ended:
+        main(list(args))
+    first, error, *_ = stream.getvalue().splitlines()
+    assert (ended.value.code, first) == (2, f"loadsheet: {said} …")
+    assert error == f"error: after {(first + chr(10))!r}"
+
+
+def test_something_long_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the line comes after a second, and goes again."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    Progress("measuring").close()
+    assert stream.getvalue() == ""
+    monkeypatch.setenv("TERM", "dumb")
+    Progress("measuring").close()
+    assert stream.getvalue() == "loadsheet: measuring …\n"
 
 
 def test_trace_counts_what_is_not_described(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,6 +33,7 @@ WIDTH = 100
 TORTURE = Path(__file__).parents[1] / "tests" / "torture" / "runs.jsonl"
 #: no colour, one width, and nothing of the caller's terminal
 ENVIRONMENT = {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb", "FORCE_COLOR": None}
+_BEGINS = re.compile(r"loadsheet: .* …")
 
 
 def run(command: str, status: int) -> str:
@@ -44,7 +46,9 @@ def run(command: str, status: int) -> str:
     )
     if result.exit_code != status:
         raise RuntimeError(f"{command}: exit status {result.exit_code}, expected {status}\n{result.output}")
-    return "\n".join(line.rstrip() for line in result.output.splitlines())
+    # what is said where there is no terminal: on one it is gone when the answer is there
+    lines = [line for line in result.output.splitlines() if not _BEGINS.fullmatch(line)]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def fence(text: str, language: str) -> None:

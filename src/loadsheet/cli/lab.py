@@ -44,7 +44,7 @@ def command(experiment: str, plot: str | None, no_timing: bool, as_json: bool) -
 
         folder = ready(plot)
     need_torch()
-    progress = Progress()
+    progress = Progress(f"lab {experiment}: {EXPERIMENTS[known[experiment]][1]}")
     try:
         report = run(known[experiment], timing=not no_timing, progress=progress)
     finally:

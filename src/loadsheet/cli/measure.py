@@ -12,7 +12,7 @@ import click
 
 from loadsheet.arch.read import model as find_model
 from loadsheet.cli.output import show, show_json, warn
-from loadsheet.cli.verify import done, progress
+from loadsheet.cli.progress import Progress
 from loadsheet.errors import BadInput, LoadsheetError, one_line, shorten
 from loadsheet.hardware import gpu as find_gpu
 from loadsheet.sheet.compute import find_peak
@@ -51,8 +51,11 @@ def machine(gpu: str | None, quick: bool, save: Path | None, force: bool, as_jso
     from loadsheet.measure.describe import describe
     from loadsheet.measure.machine import measure_machine
 
-    name, rates = measure_machine(sheet, progress, quick=quick)
-    done()
+    progress = Progress("measuring the rates of this machine")
+    try:
+        name, rates = measure_machine(sheet, progress, quick=quick)
+    finally:
+        progress.close()
     entry = describe(name, rates)
     if save is not None:
         with whole_file(save, force=force, what="--save") as aside:
@@ -127,6 +130,7 @@ def model(target: str, batch: str, seq: str, inputs: str | None, as_json: bool) 
     size = parse_count(batch, "--batch"), parse_count(seq, "--seq")
     build = load(target)
     make = load(inputs) if inputs else None
+    progress = Progress(f"measuring {one_line(target)[:60]}")
     try:
         found = measure(build, make, batch=size[0], seq=size[1], progress=progress)
     except LoadsheetError:
@@ -137,7 +141,7 @@ def model(target: str, batch: str, seq: str, inputs: str | None, as_json: bool) 
             "run it by itself to see the whole traceback",
         ) from None
     finally:
-        done()
+        progress.close()
     if as_json:
         show_json(found.to_json())
         return

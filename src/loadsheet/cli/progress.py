@@ -1,4 +1,4 @@
-"""What is done right now, on one line of a terminal's stderr."""
+"""What is done right now, on one line of a terminal's stderr; elsewhere one line when something long begins."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ _EVERY = 0.1  # seconds between two writes
 
 
 class Progress:
-    """Shown if it takes longer than a second, and on a terminal only; `close` leaves nothing behind."""
+    """Shown if it takes longer than a second, and on a terminal only; `close` leaves nothing behind.
 
-    def __init__(self) -> None:
+    `long`: what always takes longer. Where no terminal is, it is said at once, in a line that stays: at once,
+    since what is printed must not depend on how fast a machine is.
+    """
+
+    def __init__(self, long: str = "") -> None:
         self.watched = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self.what = ""
+        self.what = long
         self.shown = False
         self.last = 0.0
         self.timer = threading.Timer(1.0, self._first)
         self.timer.daemon = True
         if self.watched:
             self.timer.start()
+        elif long and sys.stderr is not None:
+            with contextlib.suppress(OSError, ValueError):
+                print(f"loadsheet: {long} …", file=sys.stderr, flush=True)
 
     def __call__(self, what: str) -> None:
         """Say what comes next."""

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from loadsheet.arch.read import model as find_model
 from loadsheet.cli.output import show, show_json
+from loadsheet.cli.progress import Progress
 from loadsheet.text import columns
 from loadsheet.units import format_number
-
-
-def progress(text: str) -> None:
-    """One line on stderr that is written over, on a terminal only."""
-    if sys.stderr.isatty():
-        click.echo(f"\r\033[K{text[:70]}", err=True, nl=False)
-
-
-def done() -> None:
-    """Clear the progress line."""
-    if sys.stderr.isatty():
-        click.echo("\r\033[K", err=True, nl=False)
 
 
 @click.command(name="verify")
@@ -39,10 +26,12 @@ def command(model: str, counts: bool, quick: bool, as_json: bool) -> int:
     """
     from loadsheet.measure.verify import verify
 
+    found = find_model(model)
+    progress = Progress(f"comparing {found.name} with PyTorch")
     try:
-        lines = verify(find_model(model), progress, small=not counts, quick=quick)
+        lines = verify(found, progress, small=not counts, quick=quick)
     finally:
-        done()
+        progress.close()
     failed = [line for line in lines if line.ok is False]
     judged = [line for line in lines if line.ok is not None]
     if as_json:
