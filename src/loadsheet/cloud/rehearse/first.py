@@ -176,7 +176,8 @@ def _trained(
     if figures.startup_seconds is not None:
         text += f"; {format_duration(figures.startup_seconds)} from the start to the end of the first"
         rest = to_come(took, figures.startup_seconds, again * (figures.step_seconds or 0.0))
-        text += f"; four more starts follow, about {format_duration(rest)}"
+        # or more: how long processes take to end, and the last start to find that all is done, was not measured
+        text += f"; four more starts follow, about {format_duration(rest)} or more"
     if not written:
         return Stage("train", "ok", (text,))
     names = ", ".join(cut(name, 60) for name in written[:3]) + (", …" if len(written) > 3 else "")
