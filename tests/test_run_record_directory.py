@@ -311,6 +311,14 @@ def test_mounts_that_cannot_keep_a_run(tmp_path: Path, path: str, reason: str | 
             lock.refuse_unsafe(Path(path), mounts)
 
 
+def test_an_unsafe_place_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before there is a directory: on FUSE even that may not come away again."""
+    monkeypatch.setattr(lock, "_file_system", lambda path, mounts: ("fuse.s3fs", frozenset()))
+    with pytest.raises(BadFile, match="FUSE"):
+        RunDirectory.open(tmp_path / "runs", {})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_many_processes_at_once_come_one_after_another(tmp_path: Path) -> None:
     """Five start at the same moment: none is refused while it may wait, no number is given out twice."""
     code = OPEN + "run.check_owner()\n"

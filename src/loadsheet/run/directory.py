@@ -84,9 +84,9 @@ class RunDirectory:
         # absolute: the script may change its directory
         run = cls(root_of(root).absolute() / digest(values), values, excluded)
         try:
+            refuse_unsafe(run.path)
             new = not run.path.exists()
             make_directory(run.path)
-            refuse_unsafe(run.path)
             run._lock.acquire(wait)
             try:
                 if prepare is not None:
