@@ -25,10 +25,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 os.environ.pop("COLUMNS", None)
 
 # A shell starts what it runs in the background deaf to Ctrl-C, and every process below inherits that: a run
-# respects it, so no test that sends one would end. SIGTERM and SIGUSR1 may have been ignored on purpose too.
+# respects it, so no test that sends one would end. The others may have been ignored on purpose too (nohup).
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-for _number in (signal.SIGTERM, signal.SIGUSR1):
+for _number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, signal.SIG_DFL)
 

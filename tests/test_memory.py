@@ -181,6 +181,19 @@ def test_what_a_step_needs_for_a_moment(optimizer: str, form: str, each: int) ->
     assert amount(step, "optimizer temporary") == each * 8_030_261_248
 
 
+@pytest.mark.parametrize("form", ["loop", "in-backward"])
+def test_eight_bit_states_of_one_tensor(form: str) -> None:
+    """Tensor by tensor, two states of the largest, the embedding, are in fp32 for a moment: 8 bytes each."""
+    step = at(train("llama-3-8b", seq=128, optimizer="adamw-8bit", optimizer_form=form), "optimizer step")
+    assert amount(step, "optimizer temporary") == 8 * 128_256 * 4096
+
+
+def test_a_step_in_backward_has_its_gradient() -> None:
+    """One at a time: here that of the embedding, in 16 bits."""
+    step = at(train("llama-3-8b", seq=128, optimizer_form="in-backward"), "optimizer step")
+    assert amount(step, "gradient of the largest tensor") == 2 * 128_256 * 4096
+
+
 def test_eight_bit_states() -> None:
     """A byte per number and fp32 constants per 256; below 4,096 numbers 32 bits (arXiv 2110.02861)."""
     states = optimizer_items("adamw-8bit", "fp32", {1_000_000: 3, 4095: 2})

@@ -340,7 +340,7 @@ def test_the_directory_removed_under_the_run(tmp_path: Path) -> None:
                 if step == 4:
                     training.settle()
                     shutil.rmtree(training.run.path)
-        assert step == 5
+        assert step in (4, 5)  # the log's own thread, or the next save
     with pytest.raises(RunError, match="deleted"):
         training.run.close()
 

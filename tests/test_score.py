@@ -387,7 +387,7 @@ def report() -> Report:
 #: source -> rows, median and 90th percentile of |relative error| that the documents state (rounded up)
 REACHED = {
     "litgpt_resource": (11, 0.003, 0.004), "litgpt_config_hub": (20, 0.004, 0.02),
-    "peft_metamathqa": (5, 0.04, 0.05), "vramcalc_a6000": (13, 0.001, 0.008),
+    "peft_metamathqa": (5, 0.04, 0.05), "vramcalc_a6000": (13, 0.001, 0.008), "torchtune_flags": (9, 0.011, 0.085),
 }  # fmt: skip
 
 
@@ -407,7 +407,7 @@ def test_published_peaks(report: Report, source: str) -> None:
 def test_over_all_sources(report: Report) -> None:
     """Within the targets that were set: 5 % and 12 %, 85 % inside a range of 15 %, everything covered."""
     m = report.overall
-    assert (m.n, m.coverage) == (49, 1.0)
+    assert (m.n, m.coverage) == (58, 1.0)
     assert set(report.sources) == set(REACHED)
     assert m.median_abs_error is not None
     assert m.p90_abs_error is not None

@@ -75,11 +75,12 @@ def chunked_cross_entropy(tape: Ops, x: Tensor, head: Weight, *, softcap: bool =
     Backward first goes through the loss of every chunk, last one first (autograd takes the newest node),
     and so turns log-probabilities into gradients of the logits, with two gradients of one chunk beside
     them; only then the head follows, chunk by chunk. LitGPT's chunks are 128 tokens of each sequence,
-    torchtune's an eighth of it.
+    torchtune's an eighth of it. A head that trains gets a gradient from each chunk: from the second on there
+    are this chunk's, that of those before, and their sum. A compiled loss keeps the 16-bit logits instead.
     """
     execution = tape.execution
     x = tape.cast(x, tape.compute_dtype)
-    wide = execution.upcast_logits or execution.wide_logits
+    wide = (execution.upcast_logits and not execution.compiled_loss) or execution.wide_logits
     dtype = "fp32" if wide else x.dtype
     inputs: tuple[Tensor, ...] = (x,)
     if tape.adapter is not None and tape.adapter.on_head:
@@ -99,10 +100,17 @@ def chunked_cross_entropy(tape: Ops, x: Tensor, head: Weight, *, softcap: bool =
     _head_flops(tape, record, x, head)
     chunk = _chunk(tape, x.rows) * head.out_features
     unpacked = execution.unpacked_bytes * head.in_features * head.out_features if tape.packs(head) else 0
-    record.forward_temporary = chunk * DTYPE_BYTES[dtype] + logits.bytes  # all logits, then chunk by chunk
+    if not execution.compiled_loss:  # else the logits are what is kept; all of them, then chunk by chunk
+        record.forward_temporary = chunk * DTYPE_BYTES[dtype] + logits.bytes
     # by the time of the head the gradients of all logits are 16-bit
     narrower = x.rows * head.out_features * (DTYPE_BYTES[dtype] - DTYPE_BYTES[x.dtype])
-    record.backward_temporary = largest(2 * chunk * DTYPE_BYTES[dtype], unpacked - narrower)
+    one, later = 0, unpacked - narrower
+    if tape.full:
+        one = record.weight_grad_bytes  # not yet made while the loss goes backward
+        spare = one - chunk * DTYPE_BYTES[x.dtype]  # a gradient of the head, for one of a chunk of logits
+        later = largest(spare, 2 * spare) - narrower
+    at_once = chunk * DTYPE_BYTES[dtype] * (1 if execution.compiled_loss else 2)
+    record.backward_temporary = largest(at_once - one, later)
     return loss
 
 

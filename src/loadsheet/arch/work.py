@@ -88,6 +88,10 @@ class Execution:
                   not do (bitsandbytes before 0.43.2 put them on the autograd context): of how many iterations
     unpacked_bytes  of each number of a packed matrix while it is used: 2, or 4 where it is unpacked to fp16
                   and copied to bf16 (Fabric; bitsandbytes before 0.43)
+    compiled_loss  the chunks' cross-entropy is one compiled kernel each way: it keeps the 16-bit logits, and
+                  nothing is ever in fp32 (torchtune under torch.compile)
+    inputs_on_device  inputs of recomputed blocks that are on the GPU at once, the others being offloaded to
+                  the host; 0: all
     device      on the CPU, dropout keeps its mask in the tensor's dtype and LayerNorm its statistics too
     """
 
@@ -111,6 +115,8 @@ class Execution:
     quantised_head: bool = False
     quantised_inputs_held: int = 0
     unpacked_bytes: int = 2
+    compiled_loss: bool = False
+    inputs_on_device: int = 0
     device: Literal["cuda", "cpu"] = "cuda"
 
 

@@ -256,7 +256,7 @@ class _Step:
     def kept(self) -> list[Item | None]:
         """What the blocks keep between forward and backward."""
         if self.recompute:
-            return [_checkpoints(self.taped, self.model.num_layers)]
+            return [_checkpoints(self.taped, self.inputs())]
         runs = self.taped.runs
         blocks = [
             activations_item(_run_name(self.model, i), s, c, self.recipe) for i, (s, c) in enumerate(runs)
@@ -267,6 +267,11 @@ class _Step:
             _modelled("attention masks", masks, "L·2·B·T², 16-bit, one for each layer"),
             self.still(self.held),
         ]
+
+    def inputs(self) -> int:
+        """Inputs of recomputed blocks that are on the device at once."""
+        layers, at_once = self.model.num_layers, self.recipe.execution.inputs_on_device
+        return min(layers, at_once) if at_once else layers
 
     def still(self, held: Any, name: str = "inputs of 4-bit layers") -> Item | None:
         """Inputs of quantised products that stay until the graph goes."""
@@ -312,6 +317,8 @@ class _Step:
         total: Any = 0
         for summary, count in taped.runs:
             total = total + self._kept(summary) * count
+        if self.recompute:
+            total = total * self.inputs() / self.model.num_layers
         made = taped.after.weight_grad_bytes
         here = [
             self.early() or self.gradients(made),
@@ -366,8 +373,14 @@ class _Step:
         return [self.at("backward of the embedding", items)]
 
     def optimizer(self) -> Instant:
-        """The optimizer's step."""
-        items = [self.gradients(), _step_temporary(self.model, self.recipe, self.trained, self.state_dtype)]
+        """The optimizer's step; one that is taken in backward has one gradient at a time, here the largest."""
+        made = self.gradients()
+        if _in_backward(self.recipe):
+            one = self.grad_size * max(trained_tensors(self.model, self.recipe))
+            made = _modelled(
+                "gradient of the largest tensor", one, "one at a time, each dropped after its step"
+            )
+        items = [made, _step_temporary(self.model, self.recipe, self.trained, self.state_dtype)]
         return self.at("optimizer step", items)
 
     def _kept(self, summary: Summary) -> Any:
@@ -404,7 +417,9 @@ def _step_temporary(model: Model, recipe: Training, trained: int, state_dtype: s
     )
     if not times or entry.get("paged"):
         return None
-    each = 8 if entry.get("quantised") else DTYPE_BYTES[state_dtype]
+    each = DTYPE_BYTES[state_dtype]
+    if entry.get("quantised"):
+        times, each = 1, 8  # both states of what is in hand, in fp32; what follows of them is done in place
     count = trained if recipe.optimizer_form == "foreach" else max(trained_tensors(model, recipe))
     return Item(
         "optimizer temporary",

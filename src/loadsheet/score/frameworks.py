@@ -5,6 +5,7 @@ Read in the frameworks' own sources, named at each function; nothing here is fit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -22,6 +23,7 @@ from loadsheet.score.cases import (
     capacity_of,
     check,
     counter_of,
+    offloads_inputs,
     optimizer_of,
     precision_of,
     recompute_of,
@@ -230,10 +232,12 @@ def _module_names(row: Row, found: Model) -> frozenset[str] | None:
 def _torchtune(row: Row) -> Case:
     """torchtune's single-device recipes (recipes/lora_finetune_single_device.py and their configs).
 
-    bf16 throughout, adapters included; the configs checkpoint every block, and full training on one GPU
-    pages its optimizer and steps in backward (configs/*_low_memory, *_full_single_device).
+    bf16 throughout, adapters included. What a row does not state is as in the configs: every block is
+    recomputed, the loss goes by chunks, and full training pages an 8-bit optimizer that steps in backward
+    (configs/*_full_single_device). A plain loss gets logits in fp32 (modules/transformer.py).
     """
     found, task, assumed = model_of(row), TASKS[row.text("task").lower()], []
+    said = " ".join(row.text(column) for column in ("notes", "locator", "optimizer")).lower()
     options: dict[str, Any] = {
         "task": task,
         "stack": "torchtune",
@@ -245,8 +249,12 @@ def _torchtune(row: Row) -> Case:
         assumed.append(f"the config's own recompute: {options['recompute']}")
     options["optimizer"] = optimizer_of(row)
     if task == "train":
-        options |= {"optimizer": "adamw-paged", "optimizer_form": "in-backward"}
-        assumed.append("paged AdamW, stepping in backward, as the single-device configs do")
+        if not row.text("optimizer"):
+            named = options["optimizer"] != "adamw"  # the notes say that it is paged
+            options |= {"optimizer": options["optimizer"] if named else "adamw-8bit-paged"}
+            assumed.append(f"{options['optimizer']}, stepping in backward, as the single-device configs do")
+        if not row.text("optimizer") or _IN_BACKWARD.search(said):
+            options["optimizer_form"] = "in-backward"
     else:
         words = targets_of(row)
         if words is None:
@@ -260,7 +268,28 @@ def _torchtune(row: Row) -> Case:
         if targets_of(row) is None:
             tags = {x.tag for _, x, _ in found.linears() if x.tag}
             options["targets"] = frozenset(tags - {"k_proj"})
-    return _case(row, found, _recipe(options), assumed=assumed)
+    plain = bool(_PLAIN_LOSS.search(said)) and "chunk" not in said
+    if plain:
+        options["loss"] = "eager"
+    compiled = row.text("compile").lower() in ("yes", "true")
+    if compiled:
+        options["kernels"] = "fused"  # each block is compiled by itself, and the loss
+    made = _recipe(options)
+    execution = replace(
+        made.execution,
+        wide_logits=plain,
+        compiled_loss=compiled and not plain,
+        inputs_on_device=_STASHED if offloads_inputs(row) else 0,
+    )
+    return _case(row, found, replace(made, execution=execution), assumed=assumed)
+
+
+_IN_BACKWARD: Final = re.compile(r"optimizer_in_bwd|in[ _-]backward|into backward|low_memory")
+_PLAIN_LOSS: Final = re.compile(
+    r"crossentropyloss|plain (loss|cross)|\bbaseline\b|packed dataset|\+ ?compile\b"
+)
+#: tensors that wait at once to be offloaded (training/_activation_offloading.py, max_fwd_stash_size)
+_STASHED: Final = 5
 
 
 # --- common ---------------------------------------------------------------------------------------
