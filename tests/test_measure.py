@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from terminal import refused, run
@@ -27,7 +28,9 @@ from loadsheet.measure.script import Watched, read_line, watch
 from loadsheet.measure.small import shrink
 from loadsheet.measure.step import flops, kept_bytes, loss_of, tracked_peak
 from loadsheet.measure.trace import trace
-from loadsheet.measure.verify import verify
+from loadsheet.measure.verify import compare_small, real_model, verify
+
+MPT = {"d_model": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 100, "max_seq_len": 256}
 
 
 def _gpt(layers: int = 4, length: int = 64) -> GPT:
@@ -153,6 +156,44 @@ def test_verify_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     model.config = real.config
     lines = verify(model, small=False)
     assert [line.what for line in lines if line.ok is False]
+
+
+def test_verify_that_could_not_look_is_not_ok(tmp_path: Path) -> None:
+    """A loop of layers that no small model can be cut from: parameters are equal, and the answer is not 0."""
+    config = tmp_path / "config.json"
+    layers = {"n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 1, "num_hidden_layers": 3}
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 100, "head_dim": 16}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config.write_text(json.dumps({"model_type": "dory", **layers, **sizes, **heads}))
+    page = CliRunner().invoke(main, ["verify", str(config), "--quick"])
+    assert page.exit_code == 2
+    assert "8 of 8 within their limits" in page.stdout
+    assert "NOT LOOKED AT: FLOPs, kept bytes, peak and cache, eager fp32, L = 1;" in page.stdout
+    data = CliRunner().invoke(main, ["verify", str(config), "--quick", "--json"])
+    assert data.exit_code == 2
+    assert json.loads(data.stdout)["ok"] is None
+    assert len(json.loads(data.stdout)["not_looked_at"]) == 2
+    counts = CliRunner().invoke(main, ["verify", str(config), "--counts", "--json"])
+    assert counts.exit_code == 0
+    assert json.loads(counts.stdout)["ok"] is True
+
+
+def test_verify_what_does_not_exist_is_not_missing() -> None:
+    """MPT is written with its own attention only: transformers has no SDPA of it, and the rest is judged."""
+    lines = list(compare_small(ls.model({**MPT, "model_type": "mpt"}), quick=True))
+    assert [line.what for line in lines if line.absent] == [
+        "FLOPs, kept bytes, peak and cache, sdpa bf16, L = 1"
+    ]
+    assert not [line for line in lines if line.unseen or line.ok is False]
+
+
+def test_shrink_brings_the_special_tokens_into_the_vocabulary() -> None:
+    """Phi-3's padding is token 32,000: a row that a small embedding must have (`padding_idx`)."""
+    config = {**(ls.model("phi-3-mini").config or {}), "pad_token_id": 32000, "eos_token_id": [32000, 7]}
+    small = shrink(config)
+    assert small["pad_token_id"] == 999
+    assert small["eos_token_id"] == [999, 7]
+    assert real_model(small).model.embed_tokens.padding_idx == 999
 
 
 def test_shrink_keeps_the_structure() -> None:

@@ -29,8 +29,8 @@ TYPES = (
 )
 
 
-def check(name: str) -> tuple[str, list[str], int, float]:
-    """(model type, what is outside its limits, how much was judged, seconds)."""
+def check(name: str) -> tuple[str, list[str], tuple[int, int], float]:
+    """(model type, what is outside its limits or could not be looked at, (good, judged), seconds)."""
     import torch
 
     from loadsheet.measure.verify import verify
@@ -39,7 +39,9 @@ def check(name: str) -> tuple[str, list[str], int, float]:
     start = time.monotonic()
     lines = verify(build(recorded()[name][0]["config"], name), quick=True)
     bad = [f"{line.what}: {line.ours} against {line.theirs}" for line in lines if line.ok is False]
-    return name, bad, sum(line.ok is not None for line in lines), time.monotonic() - start
+    bad += [f"{line.what}: could not be looked at: {line.reason}" for line in lines if line.unseen]
+    judged = [line.ok for line in lines if line.ok is not None]
+    return name, bad, (sum(judged), len(judged)), time.monotonic() - start
 
 
 def main(arguments: list[str]) -> int:
@@ -49,12 +51,10 @@ def main(arguments: list[str]) -> int:
     names = chosen or TYPES.split()
     failed = 0
     with ProcessPoolExecutor(jobs) as pool:
-        for name, bad, judged, seconds in pool.map(check, names):
+        for name, bad, (good, judged), seconds in pool.map(check, names):
             if judged < ENOUGH:
                 bad.append(f"only {judged} comparisons could be made")
-            print(
-                f"{name:24} {judged - len(bad)} of {judged} within their limits, {seconds:.0f} s", flush=True
-            )
+            print(f"{name:24} {good} of {judged} within their limits, {seconds:.0f} s", flush=True)
             for line in bad:
                 print(f"    {line}", flush=True)
             failed += bool(bad)

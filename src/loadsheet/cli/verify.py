@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from loadsheet.arch.read import model as find_model
@@ -9,6 +11,9 @@ from loadsheet.cli.output import show, show_json
 from loadsheet.cli.progress import Progress
 from loadsheet.text import columns
 from loadsheet.units import format_number
+
+if TYPE_CHECKING:
+    from loadsheet.measure.verify import Line
 
 
 @click.command(name="verify")
@@ -22,7 +27,7 @@ def command(model: str, counts: bool, quick: bool, as_json: bool) -> int:
     Parameters on the real sizes, on the meta device; FLOPs, bytes kept for backward, peak of a
     training step and cache on a small model of the same structure, with real tensors on the CPU.
 
-    Exit status: 0 all within their limits, 1 something is not, 2 it could not be looked at.
+    Exit status: 0 all within their limits, 1 something is not, 2 something could not be looked at.
     """
     from loadsheet.measure.verify import verify
 
@@ -34,29 +39,34 @@ def command(model: str, counts: bool, quick: bool, as_json: bool) -> int:
         progress.close()
     failed = [line for line in lines if line.ok is False]
     judged = [line for line in lines if line.ok is not None]
+    unseen = [line.what for line in lines if line.unseen]
+    code = 1 if failed else 2 if unseen else 0
     if as_json:
-        show_json({"model": model, "ok": not failed, "lines": [line.to_json() for line in lines]})
-        return 1 if failed else 0
+        ok = {0: True, 1: False, 2: None}[code]
+        rows_json = [line.to_json() for line in lines]
+        show_json({"model": model, "ok": ok, "not_looked_at": unseen, "lines": rows_json})
+        return code
     rows = [["", "ours", "PyTorch", "difference", "limit", ""]]
-    for line in lines:
-        rows.append(
-            [
-                line.what,
-                "–" if line.ours is None else format_number(line.ours),
-                "–" if line.theirs is None else format_number(line.theirs),
-                "–"
-                if line.difference is None
-                else "equal"
-                if not line.difference
-                else f"{line.difference:+.2%}",
-                "–" if line.limit is None else "equal" if not line.limit else f"{line.limit:.0%}",
-                {True: "ok", False: "DIFFERS", None: "not looked at"}[line.ok],
-            ]
-        )
+    rows += [_row(line) for line in lines]
     for text in columns(rows):
         show(text)
     for line in lines:
         if line.reason and line.ok is not True:
             show(f"  {line.what}: {line.reason}")
     show(f"{len(judged) - len(failed)} of {len(judged)} within their limits")
-    return 1 if failed else 0
+    if unseen:
+        show(f"NOT LOOKED AT: {'; '.join(unseen)}")
+    return code
+
+
+def _row(line: Line) -> list[str]:
+    """What, ours, theirs, difference, limit, judgement."""
+    off, limit = line.difference, line.limit
+    return [
+        line.what,
+        "–" if line.ours is None else format_number(line.ours),
+        "–" if line.theirs is None else format_number(line.theirs),
+        "–" if off is None else "equal" if not off else f"{off:+.2%}",
+        "–" if limit is None or off is None else "equal" if not limit else f"{limit:.0%}",
+        "does not exist" if line.absent else {True: "ok", False: "DIFFERS", None: "not looked at"}[line.ok],
+    ]

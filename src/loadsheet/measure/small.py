@@ -19,6 +19,7 @@ LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 FEED = ("intermediate_size", "ffn_dim", "n_inner")
 PATTERNS = ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type")
 LENGTHS = ("max_position_embeddings", "n_positions")
+SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
 def shrink(config: Mapping[str, Any], layers: int = 2) -> dict[str, Any]:
@@ -49,6 +50,9 @@ def shrink(config: Mapping[str, Any], layers: int = 2) -> dict[str, Any]:
     for key, value in WIDTHS.items():
         if isinstance(out.get(key), int) and not isinstance(out[key], bool):
             out[key] = min(out[key], value)
+    for key in SPECIAL:
+        if key in out and isinstance(out.get("vocab_size"), int):
+            out[key] = _within(out[key], out["vocab_size"])
     for key in LENGTHS:
         if isinstance(out.get(key), int):
             out[key] = max(out[key], 2048)
@@ -71,6 +75,13 @@ def _first(config: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
     return next(
         (k for k in keys if isinstance(config.get(k), int) and not isinstance(config.get(k), bool)), None
     )
+
+
+def _within(token: Any, vocab: int) -> Any:
+    """A token id, or each of a list of them, brought into a vocabulary: an embedding has no row beyond."""
+    if isinstance(token, list):
+        return [_within(one, vocab) for one in token]
+    return min(token, vocab - 1) if isinstance(token, int) else token
 
 
 def _cut(pattern: list[Any], layers: int) -> list[Any]:

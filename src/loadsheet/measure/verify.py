@@ -26,17 +26,22 @@ from loadsheet.recipe import Training
 LENGTHS, DEPTHS, BATCH = (256, 384), (1, 2), 2
 MOST = 20_000_000  # parameters of a model that is run here
 CPU = "on the CPU: "
+SMALL = "FLOPs, kept bytes, peak and cache"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One comparison; `limit` is the relative difference allowed (0: equal), None: shown, not judged."""
+    """One comparison; `limit` is the relative difference allowed (0: equal).
+
+    Without numbers it could not be looked at, for the `reason`; unless there is nothing to look at (`absent`).
+    """
 
     what: str
     ours: float | None
     theirs: float | None
     limit: float | None = 0.0
     reason: str = ""
+    absent: bool = False
 
     @property
     def difference(self) -> float | None:
@@ -49,10 +54,15 @@ class Line:
 
     @property
     def ok(self) -> bool | None:
-        """Whether it is within the limit; None if it could not be looked at or is not judged."""
+        """Whether it is within the limit; None if it could not be looked at or there is nothing to look at."""
         if self.difference is None or self.limit is None:
             return None
         return abs(self.difference) <= self.limit
+
+    @property
+    def unseen(self) -> bool:
+        """Whether it could not be looked at."""
+        return self.ok is None and not self.absent
 
     def to_json(self) -> dict[str, Any]:
         """What, ours, theirs, difference, limit, ok, reason."""
@@ -151,6 +161,8 @@ def execution_of(attention: str, recompute: str = "none") -> Execution:
     )  # fmt: skip
 
 
+#: what transformers says of a model that it has only with attention written out
+ONLY_EAGER = "does not support an attention implementation"
 #: (attention, dtype) of the small models; the quick set has each value once
 WHOLE = (("eager", "fp32"), ("eager", "bf16"), ("sdpa", "fp32"), ("sdpa", "bf16"))
 QUICK = (("eager", "fp32"), ("sdpa", "bf16"))
@@ -162,7 +174,7 @@ def compare_small(
 ) -> Iterator[Line]:
     """FLOPs, kept bytes, peak and cache on small models of the same structure.
 
-    What transformers cannot build or run in that form is a line without a judgement, with the reason.
+    What cannot be built or run in that form is a line without numbers, with the reason.
     """
     for attention, dtype in QUICK if quick else WHOLE:
         for depth in DEPTHS:
@@ -171,7 +183,8 @@ def compare_small(
                 yield from _compare_one(model, attention, dtype, depth, lengths, progress)
             except Exception as error:  # the library's own code on a structure that it does not run this way
                 reason = f"{type(error).__name__}: {one_line(str(error))[:200]}"
-                yield Line(f"{attention} {dtype}, L = {depth}", None, None, None, reason)
+                absent = attention != "eager" and ONLY_EAGER in reason
+                yield Line(f"{SMALL}, {attention} {dtype}, L = {depth}", None, None, None, reason, absent)
                 break
 
 
