@@ -10,6 +10,7 @@ from loadsheet.arch.model import Model
 from loadsheet.arch.read import model as find_model
 from loadsheet.cli.output import show, show_json, warn_shadowed, width
 from loadsheet.errors import BadInput
+from loadsheet.memory.whole import lacks
 from loadsheet.text import columns, wrap
 from loadsheet.units import format_bytes, format_params
 
@@ -21,7 +22,7 @@ def summary(m: Model) -> dict[str, Any]:
         "tied": m.tied, "model_type": m.model_type, "source": m.source, "defaulted": list(m.defaulted),
     }  # fmt: skip
     if m.stored is not None:
-        out["stored"] = {"format": m.stored.format, "bytes": m.stored.nbytes}
+        out["stored"] = {"format": m.stored.format, "bytes": m.stored.nbytes, "lacks": lacks(m) or None}
         if m.stored.complete:
             out["stored"]["params"] = m.stored.params
             out["stored"]["by_dtype"] = {
@@ -109,6 +110,8 @@ def _page(m: Model, room: int) -> list[str]:
                 for dtype, (count, size) in m.stored.by_dtype.items()
             )
         more.append(text)
+        if fault := lacks(m):
+            more.append(f"not the whole model ({fault}): the parameters above are those of its config.json")
     if m.defaulted:
         more.append("missing in the config, so defaulted: " + ", ".join(m.defaulted))
     if m.source:

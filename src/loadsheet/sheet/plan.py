@@ -16,9 +16,10 @@ from loadsheet.errors import BadInput, UnknownKey, shorten
 from loadsheet.hardware import Gpu
 from loadsheet.hardware import gpu as find_gpu
 from loadsheet.ledger import Estimate
-from loadsheet.memory.serving import serving_memory
+from loadsheet.memory.serving import serves_file, serving_memory
 from loadsheet.memory.terms import Instant, MemoryAccount
 from loadsheet.memory.training import tape_training, training_memory
+from loadsheet.memory.whole import lacks, require_whole
 from loadsheet.money.price import Price, parse_price
 from loadsheet.recipe import Recipe, Serving, Training, on_device, recipe, whole
 from loadsheet.sheet.calibration import Calibration, Runs, choose, read_calibration
@@ -147,7 +148,9 @@ class Sheet:
                 f"seq: {self.recipe.seq:,} is beyond the {limit:,} tokens that {self.model.name} was made for"
             )
         stored = self.model.stored
-        if (
+        if fault := lacks(self.model):
+            found.append(f"the file is not the whole model ({fault}): planned as its config.json says")
+        elif (
             stored is not None
             and stored.complete
             and stored.format == "safetensors"
@@ -167,6 +170,7 @@ class Sheet:
             isinstance(self.recipe, Serving)
             and isinstance(published, dict)
             and "weights" in self.recipe.defaulted
+            and not serves_file(self.model, self.recipe)
         ):
             method = shorten(published.get("quant_method", "a quantised format"))
             found.append(
@@ -318,6 +322,8 @@ def plan(
     found = find_model(model)
     money_per_hour = None if price is None else parse_price(price)
     made = on_device(recipe(task=task, max_length=found.max_length, **options), hardware.device)
+    if isinstance(made, Serving) and serves_file(found, made):
+        require_whole(found)
     closed = None if calibration is None else read_calibration(calibration)
     if closed is not None and isinstance(made, Serving):
         raise BadInput(
