@@ -39,7 +39,9 @@ REGION = "us-east-1"
 #: signing name -> the name of the service in boto3, where it differs
 _SERVICES = {"servicequotas": "service-quotas", "elasticloadbalancing": "elbv2", "elasticfilesystem": "efs",
              "tagging": "resourcegroupstaggingapi", "monitoring": "cloudwatch"}  # fmt: skip
-Answer = Callable[[dict[str, Any]], "dict[str, Any] | str | Refusal | None"]
+Answer = Callable[[dict[str, Any]], "dict[str, Any] | str | Refusal | Page | None"]
+#: in the header of every answer of AWS
+_ID = ("x-amzn-RequestId", "00000000-0000-0000-0000-000000000000")
 
 
 class Refusal:
@@ -60,6 +62,13 @@ class Refusal:
         return f"<ErrorResponse><Error>{inner}</Error><RequestId>x</RequestId></ErrorResponse>".encode()
 
 
+class Page:
+    """What something between us and AWS answers: as it stands, without the id of a request."""
+
+    def __init__(self, body: str, status: int = 200, kind: str = "text/html") -> None:
+        self.body, self.status, self.kind = body.encode(), status, kind
+
+
 class World:
     """The door: a WSGI application in front of moto's."""
 
@@ -71,9 +80,9 @@ class World:
         self._lock = threading.Lock()
 
     def answer(
-        self, operation: str, answer: dict[str, Any] | str | Refusal | Answer, region: str = ""
+        self, operation: str, answer: dict[str, Any] | str | Refusal | Page | Answer, region: str = ""
     ) -> None:
-        """What an operation answers from now on: JSON, XML text, a refusal, or a function of the request."""
+        """What an operation answers from now on: JSON, XML, a refusal, a page, or a function of the request."""
         self.answers[region, operation] = answer if callable(answer) else lambda request: answer
 
     def refuse(self, operation: str, code: str, region: str = "", status: int = 400) -> None:
@@ -148,9 +157,12 @@ def _rest(environ: dict[str, Any]) -> str:
 def _given(made: Any, service: str, is_json: bool, start: Any) -> Iterable[bytes]:
     kind = "application/x-amz-json-1.1" if is_json else "text/xml"
     if isinstance(made, Refusal):
-        start(f"{made.status} No", [("Content-Type", kind)])
+        start(f"{made.status} No", [("Content-Type", kind), _ID])
         return [made.body(service, is_json)]
-    start("200 OK", [("Content-Type", kind)])
+    if isinstance(made, Page):
+        start(f"{made.status} Page", [("Content-Type", made.kind)])
+        return [made.body]
+    start("200 OK", [("Content-Type", kind), _ID])
     return [json.dumps(made).encode() if isinstance(made, dict) else made.encode()]
 
 

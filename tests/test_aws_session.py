@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 import pytest
-from aws_world import REGION, Refusal, World, aws_server, caller, world  # noqa: F401
+from aws_world import REGION, Page, Refusal, World, aws_server, caller, world  # noqa: F401
 from offline import Offline
 
 from loadsheet.cloud.aws.failures import CallFailed, NotReadOnly, permission
@@ -141,11 +141,75 @@ def test_throttling_is_tried_again_and_then_said(world: World) -> None:  # noqa:
     assert account.call("iam", "get_account_summary")["SummaryMap"]
 
 
-def test_an_answer_that_is_none(world: World) -> None:  # noqa: F811
-    """A page of HTML in the place of an answer is one line, without the page."""
-    world.answer("iam:GetAccountSummary", "<!doctype html><title>500")
-    error = failure(Account(timeout=LONG), "iam", "get_account_summary")
-    assert str(error) == "iam in us-east-1 gave no answer to GetAccountSummary that can be read"
+_HTML = "<!doctype html><title>Log in to the network"
+_XHTML = "<html><head><title>Log in</title></head><body>us-east-1</body></html>"
+_CALLS: list[tuple[str, str, dict[str, Any]]] = [
+    ("sts", "get_caller_identity", {}),  # query
+    ("iam", "get_account_summary", {}),
+    ("ec2", "describe_volumes", {}),  # ec2
+    ("budgets", "describe_budgets", {"AccountId": "123456789012"}),  # json
+    ("s3", "get_bucket_location", {"Bucket": "b"}),  # rest-xml
+    ("s3", "list_buckets", {}),
+    ("s3", "head_bucket", {"Bucket": "b"}),
+    ("efs", "describe_file_systems", {}),  # rest-json
+]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        Page(_HTML),
+        Page(_XHTML),
+        Page("{}", kind="application/json"),
+        Page("", kind="text/xml"),
+        Page("ok", kind="text/plain"),
+        Page('{"error": "log in"}', kind="application/json"),
+        Page("<a/>", kind="text/xml"),
+        Page(_HTML, 403),
+        Page(_XHTML, 403),
+        Page(_HTML, 400),
+        Page('{"message": "Forbidden"}', 403, "application/json"),
+        Page("", 404),
+    ],
+)
+@pytest.mark.parametrize(("service", "operation", "parameters"), _CALLS)
+def test_what_something_on_the_way_answers_is_no_answer(
+    world: World,  # noqa: F811
+    service: str,
+    operation: str,
+    parameters: dict[str, Any],
+    page: Page,
+) -> None:
+    """Of no protocol, with no status: neither an empty list, nor a permission that lacks, nor quoted."""
+    world.answer(service, page)
+    error = failure(Account(timeout=LONG), service, operation, **parameters)
+    assert (error.kind, error.permission) == ("other", "")
+    assert f"{service} in {REGION}" in str(error)
+    assert "in place of AWS's answer (from a proxy?)" in str(error)
+    assert "og in" not in str(error)
+
+
+def test_a_page_of_html_is_named(world: World) -> None:  # noqa: F811
+    """By its kind, and with its status."""
+    world.answer("ec2:DescribeVolumes", Page(_XHTML))
+    world.answer("budgets:DescribeBudgets", Page(_HTML, 403))
+    account = Account(timeout=LONG)
+    assert "DescribeVolumes: a page of HTML came in" in str(failure(account, "ec2", "describe_volumes"))
+    error = failure(account, "budgets", "describe_budgets", AccountId="123456789012")
+    assert "DescribeBudgets: a page of HTML, with status 403, came in" in str(error)
+
+
+def test_an_empty_answer_of_the_service_is_one(world: World) -> None:  # noqa: F811
+    """Budgets leaves an empty list out (so a `{}` of its own is none); S3 says of us-east-1 an empty element."""
+    world.answer("budgets:DescribeBudgets", {})
+    world.answer(
+        "s3:GetBucketLocation", '<LocationConstraint xmlns="http://s3.amazonaws.com/doc/2006-03-01/"/>'
+    )
+    world.answer("ec2:DescribeVolumes", Page(volumes(0), kind="text/xml"))  # in the form of its operation
+    account = Account(timeout=LONG)
+    assert list(account.items("budgets", "describe_budgets", "Budgets", AccountId="123456789012")) == []
+    assert account.call("s3", "get_bucket_location", Bucket="b")["LocationConstraint"] is None
+    assert list(account.items("ec2", "describe_volumes", "Volumes")) == []
 
 
 def test_nobody_listens(world: World, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

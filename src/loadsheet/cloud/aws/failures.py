@@ -138,8 +138,9 @@ def failed(error: Exception, service: str, operation: str, region: str) -> CallF
         return CallFailed(f"{where} does not answer: {text}", "try again", kind="unreachable", region=region)
     if isinstance(error, exceptions.ParamValidationError) and "Invalid bucket name" in str(error):
         return CallFailed(f"{where}: no bucket can have that name", kind="missing", region=region)
-    if isinstance(error, ResponseParserError):
-        return CallFailed(f"{where} gave no answer to {operation} that can be read", region=region)
+    # a page of HTML that is XML as well lacks the element in which an answer of the query protocol stands
+    if isinstance(error, ResponseParserError | KeyError):
+        return foreign(service, operation, region)
     return CallFailed(f"{where}, {operation}: {type(error).__name__}: {text}", region=region)
 
 
@@ -168,6 +169,15 @@ def _refused(error: Any, service: str, operation: str, region: str) -> CallFaile
         return CallFailed(f"{service} in {region} does not know {operation}", **about)
     message = one_line(str(answer.get("Error", {}).get("Message", "")))
     return CallFailed(f"{service} in {region}, {operation}: {code} {shorten(message, 160)}", **about)
+
+
+def foreign(
+    service: str, operation: str, region: str, what: str = "something that cannot be read"
+) -> CallFailed:
+    """What answered is not AWS: it says nothing of the account, whatever its status."""
+    text = f"{service} in {region}, {operation}: {what} came in place of AWS's answer (from a proxy?)"
+    how = "see what stands between: a proxy (`HTTPS_PROXY`), the login page of a network, `AWS_ENDPOINT_URL`"
+    return CallFailed(text, how, region=region)
 
 
 def no_credentials(region: str = "") -> CallFailed:

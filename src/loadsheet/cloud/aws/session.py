@@ -18,12 +18,14 @@ boto3 is the extra `aws`; it is imported when an Account is made. Made and used 
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
+from loadsheet.cloud.aws.answers import require_own
 from loadsheet.cloud.aws.failures import (
     CallFailed,
     NotReadOnly,
@@ -125,6 +127,7 @@ class Account:
             raise failed(error, service, "a client", region) from None
         # on each client and not on the session: what the user's own profile does to log in is theirs
         made.meta.events.register_first("before-call.*.*", self._only_read)
+        made.meta.events.register_first("after-call.*.*", functools.partial(_own, region))
         return made
 
     def _only_read(self, model: Any, **rest: Any) -> None:
@@ -234,6 +237,11 @@ class Account:
         if faults:
             raise faults[0]
         return {region: found[region] for region in wanted}
+
+
+def _own(region: str, http_response: Any, model: Any, **rest: Any) -> None:
+    """Refuse what something on the way has answered, before anybody reads it as "nothing there"."""
+    require_own(http_response, model, region)
 
 
 def require_read_only(service: str, operation: str, *, paid: bool = False) -> None:
