@@ -212,6 +212,21 @@ def test_shrink_keeps_the_structure() -> None:
         ('{"step": 7, "loss": 1.5, "tokens_per_second": 900}', 7, 900.0),
         ("Step: 3 | 512 tok/s", 3, 512.0),
         ("loading checkpoint shards", None, None),
+        ("tok/s 12.3k", None, 12300.0),
+        ("tok/s: 1.2e5", None, 120000.0),
+        ("tok/s 1.5e+04", None, 15000.0),
+        ("12 345 tokens/s", None, 12345.0),
+        ("1.2M tokens/s", None, 1.2e6),
+        ("12.3 ktok/s", None, 12300.0),
+        ("Steps: 3/100 tok/s/gpu 4100", 3, 4100.0),
+        ("step 12 345 tok/s", 12, 345.0),
+        ("step 1,234 | tokens/sec/device: 8,765.43", 1234, 8765.43),
+        ("speed 512 tok/s, 0.3 s/step", None, 512.0),
+        ("step 3 \x1b[36mtps: \x1b[32m7,281\x1b[39m", 3, 7281.0),
+        ("rank 3 512 tok/s", None, None),  # 512 of rank 3, or 3 512
+        ("tok/s 1.234,5", None, None),
+        ("1e999 tok/s", None, None),
+        ("step 1.2k loss 3", None, None),
     ],
 )
 def test_read_line(line: str, step: int | None, rate: float | None) -> None:
@@ -258,6 +273,41 @@ def test_measure_script_json() -> None:
     assert data["mfu"] is None
     assert data["idle_share"] is None
     assert data["idle_unknown"]
+
+
+def test_a_killed_script_has_a_shells_status() -> None:
+    """SIGKILL is 128 + 9, as `bash -c` says it."""
+    found = watch([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    assert found.exit_code == 137
+
+
+def _mfu(rate: str, *options: str) -> tuple[dict[str, Any], str]:
+    """What JSON and page say of a loop that prints a rate, for GPT-2 on an H100."""
+    asked = ("measure", "script", "--model", "gpt2", "--gpu", "h100-sxm", *options)
+    loop = ("--", sys.executable, "-c", f"print('tok/s {rate}')")
+    return json.loads(run(*asked, "--json", *loop).stdout), run(*asked, *loop).stdout
+
+
+def test_an_mfu_beyond_the_peak_is_said_to_be_impossible() -> None:
+    """A token of GPT-2 takes more than 6 · 124 M FLOP: 10 M of them are 7.4e15 a second, an H100 makes 0.99e15."""
+    data, page = _mfu("10M")
+    assert data["mfu"] > 7
+    assert "no machine does more than its peak" in data["mfu_impossible"]
+    assert data["mfu_impossible"] in page
+    data, page = _mfu("100k")
+    assert 0.07 < data["mfu"] < 0.1
+    assert data["mfu_impossible"] is None
+    assert "cannot be" not in page
+
+
+def test_the_length_behind_an_mfu_is_shown() -> None:
+    """GPT-2 has 1,024 positions: no more are taken where nobody says, and that is said."""
+    data, page = _mfu("100k")
+    assert (data["seq"], data["defaulted"]) == (1024, ["seq"])
+    assert "sequences of 1,024* (defaulted; --seq) tokens" in page
+    data, page = _mfu("100k", "--seq", "512")
+    assert (data["seq"], data["defaulted"]) == (512, [])
+    assert "sequences of 512 tokens" in page
 
 
 def test_measure_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from loadsheet.arch.read import model as find_model
 from loadsheet.cli.output import show, show_json, warn
 from loadsheet.cli.progress import Progress
 from loadsheet.errors import BadInput, LoadsheetError, one_line, shorten
+from loadsheet.hardware import Gpu
 from loadsheet.hardware import gpu as find_gpu
 from loadsheet.sheet.compute import find_peak
 from loadsheet.text import columns
@@ -164,12 +165,33 @@ def model(target: str, batch: str, seq: str, inputs: str | None, as_json: bool) 
         show("    " + line)
 
 
+SEQ = 2048  # tokens per sequence, unless given or more than the model was made for
+
+
+def _impossible(mfu: float, device: Gpu) -> str | None:
+    """Why an MFU of more than 100 % cannot be, and what is likely behind it."""
+    if mfu <= 1:
+        return None
+    why = [
+        "the rate is of several GPUs together, or of no tokens per second",
+        "--tokens-per-step, --model, --seq or --gpu is not what runs",
+        "the loop takes the time before the GPU has done its work",
+    ]
+    if device.own:
+        why.insert(
+            0, f"the peak of {device.id} was measured too low (`measure machine --quick`, a busy machine)"
+        )
+    return f"an MFU of {mfu:.0%} cannot be: no machine does more than its peak. Likely: {'; '.join(why)}."
+
+
 @command.command(
     name="script", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
 @click.option("--tokens-per-step", help="Tokens of one optimizer step, if the loop does not print tokens/s.")
 @click.option("--model", "model_name", help="MODEL whose FLOPs per token give the MFU.")
-@click.option("--seq", help="Tokens per sequence, for the FLOPs of attention. [2048]")
+@click.option(
+    "--seq", help="Tokens per sequence, for the FLOPs of attention. [the model's limit, at most 2048]"
+)
 @click.option("--gpu", help="GPU id whose bf16 peak the MFU is of.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("line", nargs=-1, type=click.UNPROCESSED)
@@ -184,23 +206,34 @@ def script(
     from loadsheet.measure.script import watch
 
     per_step = None if tokens_per_step is None else parse_count(tokens_per_step, "--tokens-per-step")
-    flops = None
+    flops = length = None
     if (model_name is None) != (gpu is None):
         raise BadInput("measure script: got only one of --model and --gpu, expected both: the MFU needs both")
-    peak = find_peak(find_gpu(gpu), "bf16")[0] if gpu is not None else None
+    device = find_gpu(gpu) if gpu is not None else None
+    peak, dtype, notes = find_peak(device, "bf16") if device is not None else (None, "", ())
     if model_name is not None:
         from loadsheet.sheet import plan
 
-        length = 2048 if seq is None else parse_count(seq, "--seq")
-        flops = plan(find_model(model_name), gpu or "", seq=length, task="train").compute.flops_per_token
+        target = find_model(model_name)
+        usual = min(SEQ, target.max_length or SEQ)
+        length = usual if seq is None else parse_count(seq, "--seq")
+        sheet = plan(target, device or "", seq=length, task="train")
+        flops = sheet.compute.flops_per_token
+        if seq is not None and length > (target.max_length or length):
+            notes = (*notes, f"--seq: {length:,} is beyond the {target.max_length:,} tokens of {target.name}")
+    for note in notes:
+        warn(note)
     found = watch(line)
     rate, why = found.tokens_per_second(per_step)
     mfu = rate * flops / peak if rate and flops and peak else None
+    doubt = _impossible(mfu, device) if mfu is not None and device is not None else None
     if as_json:
         show_json(
             {
                 "exit_code": found.exit_code, "seconds": found.seconds, "steps": len(found.steps),
                 "step_seconds": found.step_seconds(), "tokens_per_second": rate, "source": why, "mfu": mfu,
+                "mfu_impossible": doubt, "seq": length, "peak_dtype": dtype or None,
+                "defaulted": ["seq"] if length is not None and seq is None else [],
                 "idle_share": found.idle_share, "idle_unknown": found.idle_why,
             }
         )  # fmt: skip
@@ -212,7 +245,17 @@ def script(
     )
     show(f"tokens/s: {rate:,.0f} ({why})" if rate else f"tokens/s: unknown ({why})")
     missing = "no rate" if flops and peak else "give --model and --gpu"
-    show("MFU: " + (f"{mfu:.1%}" if mfu is not None else f"unknown ({missing})"))
+    star = "* (defaulted; --seq)" if seq is None else ""
+    show(
+        "MFU: "
+        + (
+            f"{mfu:.1%} of the {dtype} peak, for sequences of {length:,}{star} tokens"
+            if mfu is not None
+            else f"unknown ({missing})"
+        )
+    )
+    if doubt is not None:
+        show(f"  {doubt}")
     show(
         "GPU idle: "
         + (

@@ -6,6 +6,7 @@ loss or a rate, the way most loops print them; nothing is assumed of a line that
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 import subprocess
@@ -17,12 +18,27 @@ from typing import Any
 
 from loadsheet.errors import BadInput, shorten
 
-_STEP = re.compile(r"(?:\bsteps?|\biter(?:ation)?s?)\b\W{0,3}(\d{1,9})", re.IGNORECASE)
-_JSON_STEP = re.compile(r'"(?:step|global_step|iter)"\s*:\s*(\d{1,9})')
-_RATE = re.compile(
-    r"(?:tok(?:en)?s?(?:/s(?:ec)?|_per_s(?:ec(?:ond)?)?)|tps)\W{0,4}([\d,]*\.?\d+)", re.IGNORECASE
+_COUNT = r"(\d{1,3}(?:[,_]\d{3})+|\d{1,9})(?!\w|[.,]\d)"
+_STEP = re.compile(rf"(?:\bsteps?|\biter(?:ation)?s?)\b\W{{0,3}}{_COUNT}", re.IGNORECASE)
+_JSON_STEP = re.compile(rf'"(?:step|global_step|iter)"\s*:\s*{_COUNT}')
+#: 1234.5, 1,234.5, 12 345, 1.2e5, 12.3k; not a part of another number
+_NUMBER = (
+    r"(?P<digits>\d{1,3}(?:,\d{3})+(?:\.\d+)?|[1-9]\d{0,2}(?:[ _'\u00a0\u202f]\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)"
+    r"(?P<power>e[+-]?\d{1,3})?(?:\s?(?P<scale>[kmg])(?![a-z]))?"
 )
-_BEFORE_RATE = re.compile(r"([\d,]*\.?\d+)\s*tok(?:en)?s?\s*/\s*s", re.IGNORECASE)
+_UNIT = (
+    r"(?<![a-z])(?P<prefix>[kmg]?)"
+    r"(?:tok(?:en)?s?(?:\s?/\s?s(?:ec(?:ond)?)?|[_ ]per[_ ]s(?:ec(?:ond)?)?)|tps)(?![a-z])"
+    r"(?:\s?/\s?(?:gpu|device)|[_ ]per[_ ](?:gpu|device))?"
+)
+#: what a number that is no rate is followed by
+_OTHER = r"(?!\w|[.,]\d|\s?(?:%|/|[nuµm]?s\b|sec|min|[kmgt]i?b\b|it\b|steps?\b|samples?\b))"
+_AFTER = re.compile(rf"{_UNIT}(?P<gap>[^\w,;.\n]{{0,12}}?)(?<!-){_NUMBER}{_OTHER}", re.IGNORECASE)
+_BEFORE = re.compile(rf"(?<![\d.,/'_-]){_NUMBER}\s?{_UNIT}", re.IGNORECASE)
+_LABEL = re.compile(r"([a-z]\w*)[\"']?\s*[:=]?\s*$", re.IGNORECASE)
+_OF_RATES = frozenset({"at", "rate", "speed", "throughput"})
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_SCALES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}
 
 
 @dataclass(slots=True)
@@ -55,20 +71,37 @@ class Watched:
 
 
 def read_line(line: str) -> tuple[int | None, float | None]:
-    """(step, tokens/s) that a line of output names."""
+    """(step, tokens/s) that a line of output names; what could be read in two ways is not read."""
+    line = _COLOUR.sub("", line)
     step = _STEP.search(line) or _JSON_STEP.search(line)
-    rate = _RATE.search(line) or _BEFORE_RATE.search(line)
-    value = None
-    if rate is not None:
-        try:
-            value = float(rate[1].replace(",", ""))
-        except ValueError:
-            value = None
-    return (int(step[1]) if step else None), value
+    if step is not None:  # its digits are no part of a rate
+        line = f"{line[: step.start()]}|{line[step.end() :]}"
+    return (int(re.sub("[,_]", "", step[1])) if step else None), _rate(line)
+
+
+def _rate(line: str) -> float | None:
+    """Tokens/s: the number after the unit, or the one before it unless that is another's (`loss 3.2 tok/s 90`)."""
+    after, before = _AFTER.search(line), _BEFORE.search(line)
+    if before is not None:
+        label = _LABEL.search(line[max(0, before.start() - 40) : before.start()])
+        known = label is None or label[1].lower() in _OF_RATES
+        if not known and not after and any(c in before["digits"] for c in " \u00a0\u202f"):
+            return None  # `rank 3 512 tok/s`
+        if known or not after:
+            return _value(before)
+    return _value(after) if after is not None else None
+
+
+def _value(found: re.Match[str]) -> float | None:
+    """The number with its power and its k, M or G; None beyond what a float holds."""
+    digits = re.sub(r"[,_' \u00a0\u202f]", "", found["digits"])
+    scales = _SCALES[(found["scale"] or "").lower()] * _SCALES[found["prefix"].lower()]
+    value = float(digits + (found["power"] or "")) * scales
+    return value if math.isfinite(value) else None
 
 
 def watch(command: Sequence[str]) -> Watched:
-    """Run a command, pass its output on, note the time of every step that it prints."""
+    """Run a command, pass its output on, note the time of every step that it prints; a signal is 128 + its number."""
     if not command:
         raise BadInput(
             "measure script: got no command, expected one after `--`",
@@ -99,7 +132,8 @@ def watch(command: Sequence[str]) -> Watched:
             if rate is not None:
                 found.reported.append(rate)
             sampler.sample()
-    found.exit_code = process.returncode
+    code = process.returncode
+    found.exit_code = code if code >= 0 else 128 - code  # as a shell counts a signal
     found.seconds = time.monotonic() - start
     found.idle_share, found.idle_why = sampler.result()
     return found
