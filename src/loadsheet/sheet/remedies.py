@@ -9,6 +9,7 @@ from typing import Any
 from loadsheet.errors import LoadsheetError
 from loadsheet.hardware import gpus as all_gpus
 from loadsheet.ledger import Estimate
+from loadsheet.memory.terms import overhead
 from loadsheet.recipe import Serving, Training
 from loadsheet.sheet.capacity import Probe
 from loadsheet.units import ceil_div, format_bytes
@@ -229,47 +230,69 @@ def _together(chosen: list[Remedy]) -> dict[str, Any]:
     return {key: value for remedy in chosen for key, value in remedy.options}
 
 
-#: what ZeRO-3 or tensor parallelism splits; the rest stays on every GPU
-_SPLIT = frozenset(
-    {"weights", "master weights", "optimizer states", "gradients", "frozen weights", "adapter weights"}
+#: what stays through a step and is divided: by ZeRO-3 or FSDP, and in serving by tensor parallelism
+_DIVIDED = frozenset(
+    {"weights", "master weights", "optimizer states", "frozen weights", "adapter weights", "KV cache"}
+)
+#: what comes and goes and is divided by ZeRO-3 or FSDP; in serving, all else is
+_DIVIDED_MOVING = frozenset(
+    {"gradients", "16-bit copies of weights", "8-bit copies of weights", "optimizer temporary"}
 )
 _HOPELESS = 1 << 20
 
 
-def _split(instant: Any, usable: int) -> int:
-    """GPUs over which the states of one instant must be split so that it fits; _HOPELESS if that never helps."""
-    states = sum(i.estimate.mid for i in instant.tensors.items if i.name in _SPLIT)
-    rest = instant.total.high - states
-    return int(ceil_div(int(states), int(usable - rest))) if rest < usable else _HOPELESS
+def _division(sheet: Any, instant: Any) -> tuple[float, float]:
+    """(bytes that a split divides, bytes that each GPU has all the same) at one instant, at most.
+
+    Of several GPUs each has NCCL's buffers. Replicas' buckets go, and paged states may stay with the host.
+    """
+    serving = isinstance(sheet.recipe, Serving)
+    staying = moving = gone = 0.0
+    for item in instant.tensors.items:
+        size = item.estimate.mid
+        if item.name in _DIVIDED:
+            staying += size
+        elif serving or item.name in _DIVIDED_MOVING:
+            moving += size
+        elif item.name == "DDP buckets":
+            gone += size
+    gone += sum(i.estimate.high for i in instant.around.items if i.name == "paged optimizer states")
+    divided = staying + moving * (1 + overhead("allocator_share").high)
+    more = overhead("nccl").high if sheet.gpus == 1 or serving else 0.0
+    return divided, instant.total.high + more - gone - divided
+
+
+def _floor(sheet: Any) -> Remedy | None:
+    """The fewest GPUs over which a split could hold it; None if no number could."""
+    usable = sheet.memory.usable_bytes
+    parts = [_division(sheet, instant) for instant in sheet.memory.instants]
+    if sheet.gpu.device != "cuda" or any(each >= usable for _, each in parts):
+        return None
+    n = max(int(ceil_div(int(divided), int(usable - each))) for divided, each in parts)
+    n = max(n, 2 if sheet.gpus > 1 else 1)
+    if not 1 < n < _HOPELESS:
+        return None
+    states, training = sheet.memory.model_states, isinstance(sheet.recipe, Training)
+    how, what = ("ZeRO-3 or FSDP", "model states") if training else ("tensor parallelism", "weights")
+    more = (
+        "gathered layers and buffers come on top" if training else "the cache and activations are split too"
+    )
+    return Remedy(
+        f"{n} GPUs with {how}",
+        "pointer",
+        states - states / n if training else max(divided for divided, _ in parts) * (1 - 1 / n),
+        f"{what} {format_bytes(states)} / {n} = {format_bytes(states / n)} each; {more}",
+        None,
+        (),
+        60,
+    )
 
 
 def _hardware(sheet: Any) -> list[Remedy]:
-    """The floor of splitting the states over several GPUs, and the smallest GPU that would hold it as it is."""
-    out: list[Remedy] = []
-    usable = sheet.memory.usable_bytes
+    """The floor of splitting it over several GPUs, and the smallest GPU that would hold it as it is."""
+    floor = _floor(sheet)
+    out = [] if floor is None else [floor]
     peak = sheet.memory.peak
-    states = sheet.memory.model_states
-    training = isinstance(sheet.recipe, Training)
-    n = max((_split(instant, usable) for instant in sheet.memory.instants), default=0)
-    if 1 < n < _HOPELESS and sheet.gpu.device == "cuda":
-        each = states / n
-        how, what = ("ZeRO-3 or FSDP", "model states") if training else ("tensor parallelism", "weights")
-        more = (
-            "gathered layers and buffers come on top"
-            if training
-            else "the cache and activations are split too"
-        )
-        out.append(
-            Remedy(
-                f"{n} GPUs with {how}",
-                "pointer",
-                states - each,
-                f"{what} {format_bytes(states)} / {n} = {format_bytes(each)} each; {more}",
-                None,
-                (),
-                60,
-            )
-        )
     larger = sorted(
         (g for g in all_gpus() if g.memory_usable_bytes >= peak.high and g.vendor == sheet.gpu.vendor),
         key=lambda g: (g.memory_usable_bytes, g.id),
