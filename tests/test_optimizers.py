@@ -92,6 +92,18 @@ def test_optimizer_in_backward_holds_no_gradients() -> None:
     assert early.peak.mid < usual.peak.mid
 
 
+def test_paged_states_are_in_the_checkpoint() -> None:
+    """A state_dict has them wherever they are: (2 + 4 + 8)·N bytes of Qwen3 4B; the page says which are paged."""
+    sheet = ls.plan("qwen3-4b", "h100-sxm", optimizer="adamw-paged")
+    assert sheet.checkpoint_bytes == {"weights": 2 * 4_022_468_096, "resume": 14 * 4_022_468_096}
+    page = " ".join(str(sheet).split())
+    assert "8 bytes per parameter, × N = 4,022,468,096: 29.97 GiB; and 29.97 GiB of optimizer states" in page
+    blocks = {
+        name: ls.plan("gpt2", "h100-sxm", optimizer=name) for name in ("adamw-8bit", "adamw-8bit-paged")
+    }
+    assert len({sheet.checkpoint_bytes["resume"] for sheet in blocks.values()}) == 1
+
+
 @pytest.mark.parametrize("name", ["lion", "adafactor", "muon", "adamw-8bit-paged", "adamw-paged"])
 def test_sheets_of_all_optimizers(name: str) -> None:
     """Every optimizer gives a sheet whose page says what its states are."""

@@ -12,6 +12,7 @@ from loadsheet.arch.read import models
 from loadsheet.errors import LoadsheetError
 from loadsheet.ledger import Estimate
 from loadsheet.memory.serving import serving_memory, weight_items
+from loadsheet.memory.states import paged_states
 from loadsheet.memory.training import state_items, training_memory
 from loadsheet.recipe import MAX_SIZE, Recipe, Serving, Training, on_device, recipe
 from loadsheet.sheet.plan import verdict_of
@@ -152,7 +153,7 @@ def _resident(model: Model, made: Training | Serving) -> Any:
 
 
 def checkpoint_bytes(sheet: Any) -> dict[str, int]:
-    """Bytes of the weights alone, and of all that a resume needs."""
+    """Bytes of the weights alone, and of all that a resume needs: paged states too, wherever they are."""
     r = sheet.recipe
     if isinstance(r, Serving):
         return {"weights": int(weight_items(sheet.model, r).amount)}
@@ -163,4 +164,4 @@ def checkpoint_bytes(sheet: Any) -> dict[str, int]:
     else:
         weights = int(items["adapter weights"].amount)
         rest = [items["optimizer states"].amount] if "optimizer states" in items else []
-    return {"weights": weights, "resume": weights + int(sum(rest))}
+    return {"weights": weights, "resume": weights + int(sum(rest)) + paged_states(sheet.model, r)}

@@ -6,6 +6,7 @@ from typing import Any
 
 from loadsheet.ledger import Item, Ledger
 from loadsheet.memory.serving import serves_file
+from loadsheet.memory.states import paged_states
 from loadsheet.memory.terms import Instant
 from loadsheet.recipe import Training, bytes_per_parameter, pick
 from loadsheet.sheet.capacity import LIMIT
@@ -141,9 +142,13 @@ def _states(sheet: Any) -> str:
     more = ", and the constants of 8-bit blocks" if entry.get("quantised") and not entry.get("paged") else ""
     if entry.get("factored") or entry.get("orthogonal"):
         more = f", and the states that {r.optimizer} keeps by shape"
-    elif entry.get("paged"):
-        more = ", the optimizer's states paged to the host's memory"
-    return f"{parts} = {sum(each.values()):g} bytes per parameter, × N = {n:,}{more}: {total} GiB"
+    text = f"{parts} = {sum(each.values()):g} bytes per parameter, × N = {n:,}{more}: {total} GiB"
+    if entry.get("paged"):
+        paged = gib(paged_states(sheet.model, r))
+        text += (
+            f"; and {paged} GiB of optimizer states, in the host's memory where the GPU has no room for them"
+        )
+    return text
 
 
 def _rows(sheet: Any, instants: list[Instant]) -> list[list[str]]:
