@@ -78,10 +78,13 @@ def sample(shape: Any, chosen: dict[str, Any], name: str = "", depth: int = 0) -
 class Modelled(Place):
     """A region in which every list holds one thing of the form that AWS's models describe."""
 
-    def call(self, service: str, operation_name: str, region: str = "", **parameters: Any) -> dict[str, Any]:
+    def call(
+        self, service: str, operation_name: str, region: str = "", proof: str = "", **parameters: Any
+    ) -> dict[str, Any]:
         model = operation(service, operation_name)
         assert f"{service}:{model.name}" in self.kind.calls
         assert not ParamValidator().validate(parameters, model.input_shape).has_errors()
+        assert not proof or proof in model.output_shape.members
         found: dict[str, Any] = sample(model.output_shape, {**CHOSEN, **OF_KIND.get(self.kind.name, {})})
         return found
 
@@ -92,9 +95,10 @@ class Modelled(Place):
         key: str,
         region: str = "",
         most: int = 1000,
+        proof: str = "",
         **parameters: Any,
     ) -> Iterator[dict[str, Any]]:
-        yield from self.call(service, operation_name, region, **parameters)[key]
+        yield from self.call(service, operation_name, region, proof or key, **parameters)[key]
 
 
 @pytest.mark.parametrize("name", sorted(kinds()))

@@ -150,16 +150,14 @@ def _answer(
 
 
 def _bill(account: Any, found: Any) -> dict[str, Any] | None:
-    """Yesterday's bill; what it costs is said on stderr before each request."""
-    from loadsheet.cloud.checklist import CannotLook
+    """Yesterday's bill, or the part of it that was told; what it costs is said on stderr before each request."""
     from loadsheet.cloud.leftovers.bill import bill
     from loadsheet.cloud.leftovers.look import failure
 
-    try:
-        return bill(account, datetime.datetime.now(datetime.UTC).date(), warn)
-    except CannotLook as error:
-        found.failed.append(failure(error, "all", "bill"))
-        return None
+    told, failed = bill(account, datetime.datetime.now(datetime.UTC).date(), warn)
+    if failed is not None:
+        found.failed.append(failure(failed, "all", "bill"))
+    return told if told["whole"] or told["by_region"] else None
 
 
 def _span(given: dict[str, Any]) -> Span | None:

@@ -90,7 +90,9 @@ def _bucket(place: Place, name: str, region: str, row: dict[str, Any]) -> Iterat
         yield place.unseen(error, name, region)
     if not size:  # CloudWatch has none: empty, or filled since it last looked
         try:
-            one = place.call("s3", "list_object_versions", region=region, Bucket=name, MaxKeys=1)
+            one = place.call(
+                "s3", "list_object_versions", region=region, proof="IsTruncated", Bucket=name, MaxKeys=1
+            )
         except CallFailed as error:
             yield place.unseen(error, name, region)
             return
@@ -121,7 +123,7 @@ def _size(place: Place, name: str, region: str) -> tuple[float | None, list[str]
         Namespace=_SIZES, MetricName="BucketSizeBytes", Dimensions=wanted,
     ):  # fmt: skip
         points = place.call(
-            "cloudwatch", "get_metric_statistics", region=region, Namespace=_SIZES,
+            "cloudwatch", "get_metric_statistics", region=region, proof="Datapoints", Namespace=_SIZES,
             MetricName="BucketSizeBytes", Dimensions=metric.get("Dimensions") or wanted,
             StartTime=now - datetime.timedelta(days=_DAYS), EndTime=now, Period=86400, Statistics=["Average"],
         ).get("Datapoints") or []  # fmt: skip
@@ -143,7 +145,9 @@ def _versions(place: Place, name: str, region: str) -> tuple[str, str, tuple[str
         return "no versions", "billed by what is in it", _emptied(name, region), ""
     rules: list[dict[str, Any]] = []
     try:
-        rules = place.call("s3", "get_bucket_lifecycle_configuration", region=region, Bucket=name)["Rules"]
+        rules = place.call(
+            "s3", "get_bucket_lifecycle_configuration", region=region, proof="Rules", Bucket=name
+        )["Rules"]
     except CallFailed as error:
         if error.code != "NoSuchLifecycleConfiguration":
             raise
@@ -215,7 +219,9 @@ def multipart_uploads(place: Place) -> Iterator[Item | CallFailed]:
 
 def _uploads(place: Place, name: str, region: str) -> Iterator[Item]:
     """The unfinished uploads of one bucket, 20 pages of 1,000 at most."""
-    for row in place.rows("s3", "list_multipart_uploads", "Uploads", region=region, Bucket=name, most=20):
+    for row in place.rows(
+        "s3", "list_multipart_uploads", "Uploads", region=region, proof="IsTruncated", Bucket=name, most=20
+    ):
         key, upload = str(row.get("Key", "")), str(row.get("UploadId", ""))
         yield place.item(
             f"{name}/{key}", "not finished", "its parts are billed and stand in no list of objects",

@@ -66,12 +66,17 @@ def look(
 
 def _regions(account: Account, named: Sequence[str], found: Found) -> list[str]:
     """The regions to look at; what is disabled or was not named is said."""
+    where = account.home or GLOBAL
     try:
-        rows = account.call("ec2", "describe_regions", region=account.home or GLOBAL, AllRegions=True)
+        rows = account.call("ec2", "describe_regions", region=where, AllRegions=True).get("Regions")
+        if not rows:
+            raise CallFailed(
+                f"ec2 in {where} gave no answer to DescribeRegions that can be read", region=where
+            )
     except CannotLook as error:
         found.failed.append(failure(error, ALL, "regions"))
         return list(named)
-    known = {clean(row.get("RegionName", "")): clean(row.get("OptInStatus", "")) for row in rows["Regions"]}
+    known = {clean(row.get("RegionName", "")): clean(row.get("OptInStatus", "")) for row in rows}
     for name in named:
         if name not in known:
             raise UnknownKey(name, known, "region")

@@ -299,7 +299,7 @@ def eks_clusters(place: Place) -> Iterator[Item | OneUnseen]:
         row: dict[str, Any] = {}
         first: list[str] = []
         try:
-            row = place.call("eks", "describe_cluster", name=name).get("cluster") or {}
+            row = place.call("eks", "describe_cluster", proof="cluster", name=name)["cluster"]
             for group in place.rows("eks", "list_nodegroups", "nodegroups", clusterName=name):
                 first += command(
                     "eks", "delete-nodegroup", place.region, cluster_name=name, nodegroup_name=group

@@ -256,7 +256,8 @@ def _bill(answer: Answer, width: int, everything: bool) -> Iterator[str]:
     yield ""
     still = " (an estimate of AWS, still changing)" if found["estimated"] else ""
     paid = f"{found['requests'] * 0.01:.2f} USD for {found['requests']} requests"
-    yield from wrap(f"Bill of {found['day']}{still}; asking cost {paid}:", width, "  ")
+    told = "" if found["whole"] else ", as far as it was told"
+    yield from wrap(f"Bill of {found['day']}{told}{still}; asking cost {paid}:", width, "  ")
     for part, names in (("by_region", ("service", "region")), ("by_usage_type", ("service", "usage_type"))):
         rows = found[part] if everything else found[part][:SHOWN]
         for row in rows:

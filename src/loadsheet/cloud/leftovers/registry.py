@@ -73,20 +73,45 @@ class Place:
         """Whether a region is one of those that are looked at."""
         return not self.only or region in self.only
 
-    def call(self, service: str, operation: str, region: str = "", **parameters: Any) -> dict[str, Any]:
-        """One answer; CallFailed if there is none, or if the time is up."""
+    def call(
+        self, service: str, operation: str, region: str = "", proof: str = "", **parameters: Any
+    ) -> dict[str, Any]:
+        """One answer; CallFailed if there is none, or if the time is up.
+
+        `proof`: what every answer of the service holds. Botocore reads one without it, such as `{}`, as an answer
+        in which nothing stands, and that must not count as "nothing there".
+        """
         self.in_time()
-        return self.account.call(service, operation, region=region or self.region, **parameters)
+        where = region or self.region
+        answer = self.account.call(service, operation, region=where, **parameters)
+        if proof and answer.get(proof) is None:
+            raise self._unread(service, operation, where, proof)
+        return answer
 
     def rows(
-        self, service: str, operation: str, key: str, region: str = "", most: int = 1000, **parameters: Any
+        self,
+        service: str,
+        operation: str,
+        key: str,
+        region: str = "",
+        most: int = 1000,
+        proof: str = "",
+        **parameters: Any,
     ) -> Iterator[dict[str, Any]]:
-        """What a list holds, one page in memory at a time."""
-        for page in self.account.pages(
-            service, operation, region=region or self.region, most=most, **parameters
-        ):
+        """What a list holds, one page in memory at a time; `proof` as for `call`, by default the list itself."""
+        where, proof = region or self.region, proof or key
+        for page in self.account.pages(service, operation, region=where, most=most, **parameters):
             self.in_time()
+            if page.get(proof) is None:
+                raise self._unread(service, operation, where, proof)
             yield from page.get(key) or ()
+
+    def _unread(self, service: str, operation: str, region: str, proof: str) -> CallFailed:
+        """The failure of an answer that lacks what all of them have: an empty list is told, and not left out."""
+        asked = f"{service}:{operation.replace('_', '')}"
+        name = next((call for call in self.kind.calls if call.lower() == asked), operation).rpartition(":")[2]
+        text = f"{service} in {region} gave no answer to {name} that can be read (no {proof} in it)"
+        return CallFailed(text, region=region)
 
     def unseen(self, error: CallFailed, id: str, region: str = "") -> OneUnseen:
         """The failure of one thing of which nothing is known but its name; to be yielded."""
