@@ -359,6 +359,8 @@ def test_an_alert_is_missing(world: World, tmp_path: Path, alerts: tuple[Any, ..
         ({"CostFilters": {"Region": ["us-east-1"]}}, "warn", "only a part"),
         ({"CostTypes": {"IncludeCredit": True}}, "warn", "credits"),
         ({"TimePeriod": {"Start": 1_600_000_000, "End": 1_700_000_000}}, "fail", "ended on 2023-11-14"),
+        ({"TimePeriod": {"Start": 1_799_000_000, "End": 3_706_473_600}}, "fail", "begins only on 2027-01-03"),
+        ({"TimePeriod": {"Start": 1_795_000_000, "End": 3_706_473_600}}, "ok", ""),
         ({"BudgetType": "USAGE", "BudgetLimit": {"Amount": "5", "Unit": "GB"}}, "fail", "counts usage"),
     ],
 )
@@ -369,7 +371,7 @@ def test_a_budget_that_does_not_mean_what_it_says(
     state: str,
     words: str,
 ) -> None:
-    """Filters without EC2, an end that is past, credits, a part of the account."""
+    """Filters without EC2, an end that is past, a start that is to come, credits, a part of the account."""
     planted(world, alert(50), alert(80), alert(100), **more)
     found = look(tmp_path, "aws.budget", now=NOW)
     assert found.state == state

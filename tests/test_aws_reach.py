@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_world import ACCOUNT, REGION, World, aws_server, look, world  # noqa: F401
+from aws_world import ACCOUNT, REGION, Page, World, aws_server, look, looked, sheet, world  # noqa: F401
 from preflight_world import facts
 
 from loadsheet.cloud.checks.aws_reach import let_in
@@ -53,7 +53,10 @@ def machine(world: World, **more: Any) -> str:  # noqa: F811
 def test_an_account_as_it_comes(world: World, tmp_path: Path) -> None:  # noqa: F811
     """The default group lets in only itself."""
     found = look(tmp_path, "aws.ssh-open")
-    assert (found.state, facts(found)) == ("ok", "none of 1 groups lets the whole internet in on port 22")
+    assert (found.state, facts(found)) == (
+        "ok",
+        "none of 1 groups lets the whole internet, or a /8 of it, in on port 22",
+    )
 
 
 def test_a_group_of_the_default_network(world: World, tmp_path: Path) -> None:  # noqa: F811
@@ -126,8 +129,41 @@ def test_rules_by_hand() -> None:
     """As EC2's reference has them: -1 has no ports; a network of length 0 is everybody, however it is written."""
     everything = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "10.1.2.3/0"}], "Ipv6Ranges": []}
     assert let_in({"IpPermissions": [everything]}) == (["10.1.2.3/0"], [])
-    assert let_in({"IpPermissions": [{**everything, "IpRanges": [{"CidrIp": "0.0.0.0/1"}]}]}) == ([], [])
     assert let_in({}) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("ranges", "wide"),
+    [
+        (["0.0.0.0/1", "128.0.0.0/1"], ["0.0.0.0/1", "128.0.0.0/1"]),  # all, in two halves
+        (["0.0.0.0/1"], ["0.0.0.0/1"]),
+        (["54.0.0.0/8", "203.0.113.7/32"], ["54.0.0.0/8"]),
+        (["54.0.0.0/9"], []),
+        (["54.0.0.0/9", "18.0.0.0/9"], ["54.0.0.0/9", "18.0.0.0/9"]),  # as many as a /8 has
+        (["54.0.0.0/9", "54.64.0.0/10"], []),  # one in the other
+        ([f"54.{n}.0.0/16" for n in range(255)], []),
+        ([f"54.{n}.0.0/16" for n in range(256)], [f"54.{n}.0.0/16" for n in range(256)]),
+        (["10.0.0.0/8"], []),  # private: nobody comes from there
+        (["8.0.0.0/6"], ["8.0.0.0/6"]),  # three /8, and 10.0.0.0/8
+        (["10.0.0.0/7"], ["10.0.0.0/7"]),  # 11.0.0.0/8 is in it
+        (["224.0.0.0/3"], []),  # multicast, and what is nobody's
+        (["::/0"], ["::/0"]),
+        (["::/1"], ["::/1"]),  # 2000::/3, all that is handed out, is in it
+        (["8000::/1", "fc00::/7"], []),
+        (["2000::/3"], ["2000::/3"]),
+        (["2600::/16"], ["2600::/16"]),
+        (["2a02:908::/29"], []),  # a provider
+    ],
+)
+def test_how_much_is_the_world(ranges: list[str], wide: list[str]) -> None:
+    """As many addresses as a /8 of IPv4 or a /16 of IPv6, in one range or in many."""
+    v4 = [{"CidrIp": text} for text in ranges if ":" not in text]
+    v6 = [{"CidrIpv6": text} for text in ranges if ":" in text]
+    rule = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": v4, "Ipv6Ranges": v6}
+    assert let_in({"IpPermissions": [rule]}) == (wide, [])
+    apart = [{**rule, "IpRanges": [row], "Ipv6Ranges": []} for row in v4]
+    apart += [{**rule, "IpRanges": [], "Ipv6Ranges": [row]} for row in v6]
+    assert let_in({"IpPermissions": apart}) == (wide, [])
 
 
 def test_groups_that_may_not_be_looked_at(world: World, tmp_path: Path) -> None:  # noqa: F811
@@ -232,3 +268,23 @@ def test_an_answer_without_an_organisation(world: World, tmp_path: Path) -> None
     """Is no account that stands alone."""
     world.answer("organizations:DescribeOrganization", {})
     assert look(tmp_path, "aws.organisation").state == "unknown"
+
+
+# --- what is no answer -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", [Page("<html><body>us-east-1</body></html>"), Page("{}"), Page("")])
+def test_a_page_in_the_place_of_answers(world: World, tmp_path: Path, page: Page) -> None:  # noqa: F811
+    """Who asks is known, and all else is answered by something on the way: nothing is ok, missing or n/a."""
+    for service in ("iam", "ec2", "s3", "budgets", "organizations", "service-quotas"):
+        world.answer(service, page)
+    ids = ("aws.budget", "aws.data-near", "aws.instance-type", "aws.metadata", "aws.mirror-near", "aws.nat",
+           "aws.old-keys", "aws.organisation", "aws.people-mfa", "aws.quarantine", "aws.quota", "aws.rights",
+           "aws.root-keys", "aws.root-mfa", "aws.ssh-open", "aws.volume-near")  # fmt: skip
+    asked: dict[str, Any] = {
+        "data": ("s3://data",), "mirror": "s3://runs", "volume": "vol-1", "instance_type": "g5.xlarge",
+        "sheet": sheet(tmp_path / "sheet.json", 1e9),
+    }  # fmt: skip
+    found = looked(tmp_path, *ids, **asked)
+    assert {id: result.state for id, result in found.items()} == dict.fromkeys(ids, "unknown")
+    assert all("in place of AWS's answer (from a proxy?)" in facts(result) for result in found.values())

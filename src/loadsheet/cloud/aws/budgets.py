@@ -70,13 +70,16 @@ def parse_budget(row: Mapping[str, Any], now: float) -> Budget:
     limit = _amount(row.get("BudgetLimit"))
     unit = str((row.get("BudgetLimit") or {}).get("Unit", ""))[:10]
     useless, remarks = "", []
-    end = (row.get("TimePeriod") or {}).get("End")
+    period = row.get("TimePeriod") or {}
+    start, end = period.get("Start"), period.get("End")
     filters = {str(key): value for key, value in (row.get("CostFilters") or {}).items() if value}
     services = filters.get("Service", [])
     if row.get("BudgetType") != "COST":
         useless = f"counts {str(row.get('BudgetType', 'nothing')).lower()}, not cost"
     elif isinstance(end, datetime.datetime) and end.timestamp() < now:
         useless = f"ended on {end.date()}"
+    elif isinstance(start, datetime.datetime) and start.timestamp() > now:
+        useless = f"begins only on {start.date()}"
     elif services and not any(str(service) == _EC2 for service in services):
         useless = "counts only services without EC2's machines"
     elif limit is None or limit <= 0:

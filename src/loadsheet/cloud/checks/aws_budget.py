@@ -21,7 +21,7 @@ from loadsheet.cloud.registry import check
     why="a budget of 100 USD that alerted a day late ended as a bill of 2,300",
 )
 def budget(context: Context) -> Result:
-    """A budget that counts EC2, has not ended, and sends alerts at 50, 80 and 100 % to somebody; and their delay."""
+    """A budget that counts EC2, in its time, and sends alerts at 50, 80 and 100 % to somebody; and their delay."""
     who = caller(context)
     found = read_budgets(account(context), who.account, context.machine.time())
     create = {"fact": "what would make one, printed and not run:", "command": create_call(who.account)}

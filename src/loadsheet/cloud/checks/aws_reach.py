@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from loadsheet.cloud.aws.looked import account, machines, regions, shown
@@ -14,6 +14,14 @@ from loadsheet.cloud.registry import check
 from loadsheet.errors import one_line
 
 _SSH: Final = 22
+#: addresses from which on a group counts as open to the world, all its ranges taken together: a /8 of IPv4 (one in 256
+#: of all), a /16 of IPv6; nobody who rents a machine has so many of his own
+_WORLD: Final = {4: 2 ** (32 - 8), 6: 2 ** (128 - 16)}
+#: what can be reached from everywhere: of IPv6 what is handed out (RFC 4291), of IPv4 all but private networks
+_PUBLIC: Final = ipaddress.IPv6Network("2000::/3")
+_PRIVATE: Final = [ipaddress.IPv4Network(net) for net in ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12",
+                   "192.168.0.0/16", "224.0.0.0/3")]  # fmt: skip
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _MOST: Final = 10  # groups or machines that are shown
 
 
@@ -25,7 +33,7 @@ _MOST: Final = 10  # groups or machines that are shown
     why="a port for SSH that is open to the world is tried within minutes, by everybody who scans it",
 )
 def ssh_open(context: Context) -> Result:
-    """Security groups, of the default network or of a machine, that let the whole internet in on port 22."""
+    """Security groups, of the default network or of a machine, that let the internet, or a /8 of it, in on port 22."""
     asked = account(context)
     found = asked.everywhere(regions(context), lambda region: _groups(context, region))
     bad: list[dict[str, Any]] = []
@@ -41,7 +49,7 @@ def ssh_open(context: Context) -> Result:
             row = {"region": region, "group": name, "machines": on[:100]}
             where = f"on {shown(on, 3)}" if on else "on no machine yet, but in the default network"
             if world:
-                fact = f"{said} lets {shown(world)} in on port {_SSH}; {where}"
+                fact = f"{said} lets {shown(world, 4)} in on port {_SSH}; {where}"
                 bad.append({**row, "fact": fact, "open_to": world})
             elif named:
                 fact = f"{said} lets {shown(named)} in on port {_SSH}: what stands in that list is not read"
@@ -58,7 +66,10 @@ def ssh_open(context: Context) -> Result:
     if not count:
         return not_applicable(f"no security group of a machine or of a default network in {shown(found)}")
     return ok(
-        {"fact": f"none of {count:,} groups lets the whole internet in on port {_SSH}", "groups": count}
+        {
+            "fact": f"none of {count:,} groups lets the whole internet, or a /8 of it, in on port {_SSH}",
+            "groups": count,
+        }
     )
 
 
@@ -81,13 +92,13 @@ def _groups(context: Context, region: str) -> list[tuple[Mapping[str, Any], list
 
 
 def let_in(group: Mapping[str, Any], port: int = _SSH) -> tuple[list[str], list[str]]:
-    """Who a security group lets in on a TCP port: the ranges that are the whole internet, and prefix lists.
+    """Who a security group lets in on a TCP port: the ranges that are the world, alone or together, and prefix lists.
 
     >>> everybody = {"IpProtocol": "tcp", "FromPort": 0, "ToPort": 1024, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
     >>> let_in({"IpPermissions": [everybody]})
     (['0.0.0.0/0'], [])
     """
-    world: list[str] = []
+    found: dict[str, _Network] = {}
     lists: list[str] = []
     for rule in group.get("IpPermissions") or ():
         protocol = str(rule.get("IpProtocol", "-1"))
@@ -98,9 +109,39 @@ def let_in(group: Mapping[str, Any], port: int = _SSH) -> tuple[list[str], list[
             continue
         ranges = [str(r.get("CidrIp", "")) for r in rule.get("IpRanges") or ()]
         ranges += [str(r.get("CidrIpv6", "")) for r in rule.get("Ipv6Ranges") or ()]
-        world += [r for r in ranges if ipaddress.ip_network(r, strict=False).prefixlen == 0]
+        found.update((r, ipaddress.ip_network(r, strict=False)) for r in ranges)
         lists += [str(entry.get("PrefixListId", "")) for entry in rule.get("PrefixListIds") or ()]
-    return list(dict.fromkeys(world)), list(dict.fromkeys(lists))
+    return _wide(found), list(dict.fromkeys(lists))
+
+
+def _wide(ranges: Mapping[str, _Network]) -> list[str]:
+    """The ranges that are the world by themselves, else those that are it together; none if they are not.
+
+    >>> _wide({text: ipaddress.ip_network(text) for text in ("10.0.0.0/8", "16.0.0.0/9", "16.128.0.0/9")})
+    ['16.0.0.0/9', '16.128.0.0/9']
+    """
+    wide: list[str] = []
+    for version, limit in _WORLD.items():
+        sizes = {text: _reached([net]) for text, net in ranges.items() if net.version == version}
+        alone = [text for text, size in sizes.items() if size >= limit]
+        together = [ranges[text] for text, size in sizes.items() if size]
+        if alone or _reached(together) >= limit:
+            wide += alone or sorted((text for text, size in sizes.items() if size), key=lambda t: -sizes[t])
+    return wide
+
+
+def _reached(networks: Iterable[_Network]) -> int:
+    """How many addresses of the internet stand in networks of one version, each counted once."""
+    count = 0
+    for net in ipaddress.collapse_addresses(networks):  # type: ignore[type-var]
+        if isinstance(net, ipaddress.IPv6Network):
+            count += (
+                min(net, _PUBLIC, key=lambda n: n.num_addresses).num_addresses if net.overlaps(_PUBLIC) else 0
+            )
+        else:
+            inside = [min(net, p, key=lambda n: n.num_addresses) for p in _PRIVATE if net.overlaps(p)]
+            count += net.num_addresses - sum(p.num_addresses for p in inside)
+    return count
 
 
 @check(
