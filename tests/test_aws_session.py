@@ -380,6 +380,71 @@ def test_who_asks_through_another_service(world: World, monkeypatch: pytest.Monk
     assert Account(timeout=LONG).call("sts", "get_caller_identity")["Arn"].endswith(":root")
 
 
+_PROFILE = """[profile played]
+region = eu-west-1
+{rest}
+[services local]
+ec2 =
+  endpoint_url = http://127.0.0.1:9
+elastic_load_balancing_v2 =
+  endpoint_url = http://127.0.0.1:8
+"""
+_ASKED = ("sts:GetCallerIdentity", "ec2:DescribeVolumes", "elbv2:DescribeLoadBalancers")
+
+
+@pytest.mark.parametrize(
+    ("variables", "rest", "expected"),
+    [
+        ({}, "", ""),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:7"}, "", "http://127.0.0.1:7"),
+        ({}, "endpoint_url = http://127.0.0.1:7", "http://127.0.0.1:7"),
+        ({"AWS_ENDPOINT_URL_EC2": "http://127.0.0.1:7"}, "", "http://127.0.0.1:7 (ec2)"),
+        (
+            {"AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2": "http://127.0.0.1:7"},
+            "",
+            "http://127.0.0.1:7 (elbv2)",
+        ),
+        ({"AWS_ENDPOINT_URL_BEDROCK": "http://127.0.0.1:7"}, "", ""),  # it is not asked
+        ({}, "services = local", "http://127.0.0.1:9 (ec2), http://127.0.0.1:8 (elbv2)"),
+        (
+            {"AWS_ENDPOINT_URL_EC2": "http://127.0.0.1:6"},
+            "services = local\nendpoint_url = http://127.0.0.1:7",
+            "http://127.0.0.1:6 (ec2), http://127.0.0.1:8 (elbv2), http://127.0.0.1:7 (sts)",
+        ),
+        ({"AWS_ENDPOINT_URL_STS": "https://sts.eu-west-1.amazonaws.com"}, "", ""),
+        ({"AWS_ENDPOINT_URL_EC2": "https://vpce-0a.ec2.eu-west-1.vpce.amazonaws.com"}, "", ""),
+        (
+            {"AWS_ENDPOINT_URL": "http://127.0.0.1:7", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"},
+            "services = local",
+            "",
+        ),
+    ],
+)
+def test_where_calls_go(
+    offline: Offline,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Any,
+    variables: dict[str, str],
+    rest: str,
+    expected: str,
+) -> None:
+    """By variables and files, for all services or for some; each as botocore itself takes it."""
+    (tmp_path / "config").write_text(_PROFILE.format(rest=rest))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "played")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    account = Account(allowed=_ASKED)
+    assert account.endpoint == expected
+    for call in _ASKED:
+        service = call.partition(":")[0]
+        url = account.client(service).meta.endpoint_url
+        assert url.endswith(".amazonaws.com") is (
+            service not in expected if "(" in expected else not expected
+        )
+        assert url in expected or url.endswith(".amazonaws.com")
+
+
 # --- the policy --------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from loadsheet.cloud.aws.answers import require_own
+from loadsheet.cloud.aws.endpoints import elsewhere
 from loadsheet.cloud.aws.failures import (
     CallFailed,
     NotReadOnly,
@@ -69,7 +70,7 @@ class Account:
         self.calls: set[str] = set()
         self._lock = threading.RLock()
         self._clients: dict[tuple[str, str], Any] = {}
-        self._session = _session()
+        self._session, self._core = _session()
 
     @cached_property
     def home(self) -> str:
@@ -79,10 +80,11 @@ class Account:
         except Exception as error:  # a profile that is not there
             raise failed(error, "aws", "configuration", "the configuration") from None
 
-    @property
+    @cached_property
     def endpoint(self) -> str:
-        """Where calls go instead of to AWS, if the environment says so."""
-        return os.environ.get("AWS_ENDPOINT_URL", "")
+        """Where calls go instead of to AWS, if environment or configuration say so: URLs, with the services."""
+        named = {call.partition(":")[0] for call in self.allowed or ()} or {"sts", "ec2", "iam", "s3"}
+        return elsewhere(self._core, named)
 
     @cached_property
     def regions(self) -> list[str]:
@@ -282,8 +284,8 @@ def policy(calls: Iterable[str]) -> dict[str, Any]:
     return {"Version": "2012-10-17", "Statement": [statement]}
 
 
-def _session() -> Any:
-    """A session of boto3 that asks nobody and no metadata service."""
+def _session() -> tuple[Any, Any]:
+    """A session of boto3 that asks nobody and no metadata service, and botocore's behind it."""
     try:
         import boto3
         import botocore.session
@@ -297,7 +299,7 @@ def _session() -> Any:
         for provider in chain.providers:
             if hasattr(provider, "_prompter"):  # botocore has no other way to keep it from asking for a code
                 provider._prompter = _ask_nobody
-        return boto3.session.Session(botocore_session=core)
+        return boto3.session.Session(botocore_session=core), core
     except Exception as error:
         raise failed(error, "aws", "configuration", "the configuration") from None
 
