@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from terminal import refused, run
 import loadsheet as ls
 from loadsheet.cli import main
 from loadsheet.cli.progress import Progress
+from loadsheet.compute.flops import step_flops
 from loadsheet.lab.models import GPT, GPTSizes
 from loadsheet.measure import machine as machine_module
 from loadsheet.measure.kept import KeptTensors
@@ -28,7 +30,7 @@ from loadsheet.measure.script import Watched, read_line, watch
 from loadsheet.measure.small import shrink
 from loadsheet.measure.step import flops, kept_bytes, loss_of, tracked_peak
 from loadsheet.measure.trace import trace
-from loadsheet.measure.verify import compare_small, real_model, verify
+from loadsheet.measure.verify import compare_small, execution_of, real_model, tape_of, verify
 
 MPT = {"d_model": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 100, "max_seq_len": 256}
 
@@ -147,6 +149,26 @@ def test_verify(name: str) -> None:
     assert [line.what for line in lines if line.ok is False] == []
     judged = {line.what.split(",")[0] for line in lines if line.ok}
     assert {"forward FLOPs", "backward FLOPs", "kept bytes", "peak of a training step", "cache"} <= judged
+
+
+def _small(model_type: str, layers: int = 2) -> dict[str, Any]:
+    """The default configuration of a model type, cut to a few narrow layers."""
+    config = transformers.AutoConfig.for_model(model_type).to_dict()
+    left_out = ("dtype", "torch_dtype", "transformers_version", "pad_token_id")
+    plain = {k: v for k, v in config.items() if k not in left_out}
+    return shrink({**plain, "model_type": model_type}, layers)
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v32", "glm_moe_dsa", "axk2", "hy_v4", "hrm_text", "beam"])
+def test_flops_where_autograd_is_off(model_type: str) -> None:
+    """Indexers and passes without gradients have no backward: FlopCounterMode is the judge, attention in full."""
+    config = _small(model_type)
+    ids = {"input_ids": _ids(2, 128), "labels": _ids(2, 128)}
+    real = real_model(config, device="cpu", attention="eager", experts="eager")
+    real.config.use_cache = False
+    ahead, back, _ = flops(real, ids)
+    counted = step_flops(tape_of(ls.model(config), execution_of("eager"), "fp32", 2, 128), 256, "none")
+    assert (counted.forward_full, counted.full - counted.forward_full) == (ahead, back)
 
 
 def test_verify_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,9 +60,9 @@ class Ops(Tape):
         if packed:  # one layer is unpacked at a time
             unpacked = size * experts * self.execution.unpacked_bytes
             record.forward_temporary = record.backward_temporary = unpacked
-            if self.execution.quantised_inputs_held and x.grad:
+            if self.execution.quantised_inputs_held and x.grad and out.grad:
                 record.held = (x.storage,)
-        if x.grad:
+        if x.grad and out.grad:
             record.input_grad_flops = 2 * macs
         if trains:
             record.weight_grad_flops = 2 * macs

@@ -53,9 +53,10 @@ def adapter_product(tape: Ops, x: Tensor, width_in: int, width_out: Any, symbol:
     if adapter.dtype != adapter.compute:  # autocast makes a copy and keeps it
         record.saved += (Storage(width_in * width_out * DTYPE_BYTES[adapter.compute], "copy", 1),)
     macs = x.rows * width_in * width_out
-    record.forward_flops = record.forward_flops_full = record.weight_grad_flops = 2 * macs
-    if x.grad:
-        record.input_grad_flops = 2 * macs
+    record.forward_flops = record.forward_flops_full = 2 * macs
+    if out.grad:
+        record.weight_grad_flops = 2 * macs
+        record.input_grad_flops = 2 * macs if x.grad else 0
     record.touched = width_in * width_out
     return out
 

@@ -46,7 +46,7 @@ def causal_convolution(
     macs = kernel * x.rows * x.width
     record.forward_flops, record.forward_flops_full = 2 * macs, 2 * kernel * padded * x.width
     record.touched = numel
-    if x.grad:
+    if x.grad and out.grad:
         record.input_grad_flops = 2 * macs
     if trains:
         record.weight_grad_flops = 2 * macs

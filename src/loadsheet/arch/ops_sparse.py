@@ -126,7 +126,7 @@ def convolution(tape: Ops, x: Tensor, *, extra: int, kernel: int, per_group: int
     record = tape.add_record("convolution", (x,), out, (x,))
     record.forward_flops = record.forward_flops_full = 2 * rows * x.width * kernel * per_group
     record.touched = numel
-    if x.grad:
+    if x.grad and out.grad:
         record.input_grad_flops = record.forward_flops
     if trains:
         record.weight_grad_flops = record.forward_flops

@@ -135,6 +135,7 @@ class Summary:
     forward_flops_full: Any
     recomputed_flops: Any  # of ops that selective recompute carries out again in backward
     input_grad_flops: Any
+    input_grad_flops_full: Any  # the same with full attention
     weight_grad_flops: Any
     weight_grad_bytes: Any
     input_bytes: Any
@@ -213,7 +214,7 @@ class Tape:
         shared: dict[Storage, None] = {}
         last_use: dict[Storage, int] = {}
         first_saver: dict[Storage, int] = {}
-        flops = full = dgrad = wgrad = wgrad_bytes = touched = held_bytes = again = 0
+        flops = full = dgrad = beyond = wgrad = wgrad_bytes = touched = held_bytes = again = 0
         held: dict[Storage, None] = {}
         source_storage = source.storage if source is not None else None
         for index, record in enumerate(self.records):
@@ -236,6 +237,8 @@ class Tape:
             if record.op == "attention_recomputed":
                 again = again + record.forward_flops
             dgrad = dgrad + record.input_grad_flops
+            if record.output.grad:  # where autograd is off (an indexer), there is no backward of the excess
+                beyond = beyond + 2 * (record.forward_flops_full - record.forward_flops)
             wgrad = wgrad + record.weight_grad_flops
             wgrad_bytes = wgrad_bytes + record.weight_grad_bytes
             touched = touched + record.touched
@@ -259,6 +262,7 @@ class Tape:
             forward_flops_full=full,
             recomputed_flops=again,
             input_grad_flops=dgrad,
+            input_grad_flops_full=dgrad + beyond,
             weight_grad_flops=wgrad,
             weight_grad_bytes=wgrad_bytes,
             input_bytes=source.bytes if source is not None else 0,

@@ -48,6 +48,7 @@ class StepFlops:
     input_grads: Any
     weight_grads: Any
     forward_full: Any
+    input_grads_full: Any
     recomputed: Any
     tokens: Any
 
@@ -58,8 +59,8 @@ class StepFlops:
 
     @property
     def full(self) -> Any:
-        """Forward and backward with attention counted in full: its excess counts once forward, twice backward."""
-        return self.model + 3 * (self.forward_full - self.forward)
+        """Forward and backward with attention counted in full."""
+        return self.forward_full + self.input_grads_full + self.weight_grads
 
     @property
     def hardware(self) -> Any:
@@ -98,6 +99,7 @@ def step_flops(taped: Taped, tokens: Any, recompute: str) -> StepFlops:
         total("input_grad_flops"),
         total("weight_grad_flops"),
         total("forward_flops_full"),
+        total("input_grad_flops_full"),
         again,
         tokens,
     )
