@@ -15,6 +15,7 @@ from loadsheet.compute.step import seconds, step_time, utilisation
 from loadsheet.memory.serving import touched_bytes
 from loadsheet.memory.training import tape_training
 from loadsheet.recipe import Training, recipe
+from loadsheet.units import format_duration
 
 
 def flops(name: Any, length: Any, batch: Any = 1, **options: Any) -> StepFlops:
@@ -356,6 +357,42 @@ def test_decode_bounds_are_the_larger_and_the_sum() -> None:
     """8 s of reading and 3 s of computing: 8 s if they overlap, 11 s if not."""
     step = DecodeStep(weight_bytes=600, cache_bytes=200, flops=300, bandwidth=100, peak=100, batch=2)
     assert (step.lower, step.upper, step.intensity) == (8, 11, 0.375)
+
+
+def test_compute_binds_at_the_share_of_large_products() -> None:
+    """2,048 sequences: 2·N_matmul + 4·L·q·S FLOP each at 85, 60 and 40 % of 989.4 TFLOP/s, not 100, 80 and 60 %."""
+    c = serve("llama-3-8b", batch=2048, seq=128)
+    at_peak = 2048 * (2 * 7_504_658_432 + 4 * 32 * 4096 * 128) / 989.4e12
+    assert [c.step_seconds.low, c.step_seconds.mid, c.step_seconds.high] == pytest.approx(
+        [at_peak / 0.85, at_peak / 0.6, at_peak / 0.4]
+    )
+    assert c.bound_by == "compute"
+    assert c.tokens_per_second == pytest.approx(2048 / (at_peak / 0.6))
+
+
+def test_each_side_of_a_decode_step_has_its_share() -> None:
+    """Batch 320: 20.4 GB take longer than 4.8e12 FLOP by the data sheet, 6.1 to 4.9 ms, and at 80 and 60 % not."""
+    c = serve("llama-3-8b", batch=320, seq=128)
+    assert c.decode.memory_seconds > c.decode.math_seconds
+    assert c.step_seconds.mid == c.decode.math_seconds / 0.6 > c.decode.memory_seconds / 0.8
+    assert c.bound_by == "compute"
+    few = serve("llama-3-8b", batch=8, seq=128)
+    assert [few.step_seconds.low, few.step_seconds.mid, few.step_seconds.high] == pytest.approx(
+        [few.decode.memory_seconds / share for share in (1.0, 0.8, 0.6)]
+    )
+
+
+def test_hours_of_serving_are_of_generated_tokens() -> None:
+    """Prefill is in neither hours nor money: the JSON, the page and its workings say so."""
+    sheet = ls.plan("llama-3-8b", "h100-sxm", task="serve", tokens=10**9, price=2)
+    assert sheet.to_dict(full=False)["compute"]["not_counted"] == ["prefill"]
+    page = " ".join(sheet.text(explain=True).split())
+    prompt = format_duration(sheet.compute.prefill_seconds.mid)
+    assert f"prefill is not in it: {prompt} more for each prompt of 8,192 tokens" in page
+    assert "per million generated tokens, prefill not in it" in page
+    assert "the prefill of the prompts is not in it" in page
+    training = ls.plan("gpt2", "h100-sxm", gpus=2, tokens=10**9)
+    assert training.to_dict(full=False)["compute"]["not_counted"] == ["communication"]
 
 
 def test_int8_and_int4_read_less() -> None:

@@ -55,7 +55,9 @@ _OPTIONS = (
     click.option("--task", help="train, lora, qlora or serve. [train]"),
     click.option("--batch", help="Sequences per GPU at once. [1]"),
     click.option("--seq", help="Tokens per sequence. [the model's maximum, at most 8192]"),
-    click.option("--tokens", help="Tokens of the whole run, such as 15T: gives GPU hours."),
+    click.option(
+        "--tokens", help="Tokens of the whole run, such as 15T (serving: those generated): gives GPU hours."
+    ),
     click.option(
         "--mfu", help=_TRAIN + "share of the dense peak that useful work reaches. [0.40, range 0.30 to 0.60]"
     ),

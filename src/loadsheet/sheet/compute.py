@@ -42,6 +42,7 @@ class Compute:
     time_items: tuple[Item, ...] = ()  # workings of the times, in seconds
     notes: tuple[str, ...] = field(default=())
     mfu_basis: str | None = None  # "assumed", "given" or "measured"; None where no MFU is asked for
+    not_counted: tuple[str, ...] = ()  # what comes on top of the hours, and of the money that they cost
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of the design, with the serving figures added where they exist."""
@@ -58,6 +59,7 @@ class Compute:
             "bound_by": self.bound_by,
             "gpu_hours": None if self.gpu_hours is None else self.gpu_hours.mid,
             "gpu_hours_range": None if self.gpu_hours is None else self.gpu_hours.to_json(),
+            "not_counted": list(self.not_counted),
             "peak_flops_per_second": self.peak,
             "peak_dtype": self.peak_dtype,
             "items": [item.to_json("flops") for item in self.items],
@@ -137,6 +139,7 @@ def training_compute(
         ),
         notes=notes,
         mfu_basis="measured" if measured is not None else "assumed" if recipe.mfu is None else "given",
+        not_counted=("communication",) if gpus > 1 else (),
     )
 
 
@@ -146,7 +149,11 @@ def training_peak(recipe: Training, gpu: Gpu) -> tuple[float, str, tuple[str, ..
 
 
 def serving_compute(model: Model, recipe: Serving, gpu: Gpu, gpus: int) -> Compute:
-    """Decode: bytes against FLOPs at the data sheet's rates; prefill: FLOPs of one prompt."""
+    """Decode: bytes against FLOPs, each at its share of the data sheet's rate; prefill: FLOPs of one prompt.
+
+    `tokens` are those generated: their hours are decode steps with caches of full length, and the prefill
+    of their prompts is not in them, as nothing says how many prompts there are.
+    """
     wanted = {"fp8": "fp8", "fp32": "fp32", "fp16": "fp16"}.get(recipe.weights, "bf16")
     peak, dtype, notes = find_peak(gpu, wanted)
     batch, seq = recipe.batch, recipe.seq
@@ -165,14 +172,15 @@ def serving_compute(model: Model, recipe: Serving, gpu: Gpu, gpus: int) -> Compu
         )
 
     step = decode_at(batch)
-    efficiency = tables()["efficiency"]["bandwidth"]
+    efficiency, rate = tables()["efficiency"]["bandwidth"], tables()["efficiency"]["prefill"]
+
+    def at(end: str) -> Any:  # the longer of reading and computing, each at its share of the data sheet
+        return max(step.memory_seconds / efficiency[end], step.math_seconds / rate[end])
+
+    bound = "bandwidth" if step.memory_seconds / efficiency["mid"] == at("mid") else "compute"
     seconds = Estimate(
-        step.lower,
-        step.lower / efficiency["mid"],
-        max(step.upper, step.lower / efficiency["low"]),
-        efficiency["source"],
+        at("high"), at("mid"), at("low"), (efficiency if bound == "bandwidth" else rate)["source"]
     )
-    rate = tables()["efficiency"]["prefill"]
     prompt_flops = _forward(model, Work(1, seq))
     reads = (
         touched_bytes(model, recipe, 1.0 if model.experts is None else _share_of(model, seq)) / gpu.bandwidth
@@ -199,7 +207,7 @@ def serving_compute(model: Model, recipe: Serving, gpu: Gpu, gpus: int) -> Compu
         flops_per_token=step.flops / batch,
         step_seconds=seconds,
         tokens_per_second=batch * gpus / seconds.mid,
-        bound_by="bandwidth" if step.memory_seconds >= step.math_seconds else "compute",
+        bound_by=bound,
         mfu=None,
         gpu_hours=hours,
         items=(
@@ -220,8 +228,12 @@ def serving_compute(model: Model, recipe: Serving, gpu: Gpu, gpus: int) -> Compu
         prefill_seconds=prefill,
         critical_batch=weights / matmul_seconds,
         critical_batch_with_cache=crossing,
-        time_items=_serving_times(step, prefill, prompt_flops, rate["mid"]),
+        time_items=(
+            *_serving_times(step, prefill, prompt_flops, rate["mid"]),
+            *_step_times(step, seconds, recipe.tokens),
+        ),
         notes=notes,
+        not_counted=("prefill",),
     )
 
 
@@ -259,6 +271,28 @@ def _serving_times(step: DecodeStep, prefill: Estimate, prompt_flops: Any, rate:
             "assumed",
         ),
     )
+
+
+def _step_times(step: DecodeStep, seconds: Estimate, tokens: int | None) -> tuple[Item, ...]:
+    """Workings of a step as it is, and of all generated tokens if their number is given."""
+    shares = tables()["efficiency"]
+    both = {
+        "C": step.weight_bytes + step.cache_bytes, "BW": step.bandwidth, "e_m": shares["bandwidth"]["mid"],
+        "F": step.flops, "P": step.peak, "e_c": shares["prefill"]["mid"],
+    }  # fmt: skip
+    items = [Item("a step", seconds, "max(C/(BW·e_m), F/(P·e_c))", both, seconds.reason, "assumed")]
+    if tokens is not None:
+        items.append(
+            Item(
+                "all generated tokens",
+                seconds * (tokens / step.batch),
+                "D/B·t",
+                {"D": tokens, "B": step.batch, "t": seconds.mid},
+                "steps with caches of full length; the prefill of the prompts is not in it",
+                "assumed",
+            )
+        )
+    return tuple(items)
 
 
 def _forward(model: Model, work: Work) -> Any:

@@ -36,13 +36,19 @@ def time_lines(sheet: Any, width: int) -> list[str]:
         lines = _serving_time(sheet, width)
     if c.gpu_hours is not None:
         hours = c.gpu_hours
-        text = f"Hours  {sheet.recipe.tokens:,} tokens: {hours.mid:,.1f} GPU hours"
+        what = "tokens" if isinstance(sheet.recipe, Training) else "generated tokens"
+        text = f"Hours  {sheet.recipe.tokens:,} {what}: {hours.mid:,.1f} GPU hours"
         if hours.mid < 1:
-            text = f"Hours  {sheet.recipe.tokens:,} tokens: {format_duration(hours.mid * 3600)} of one GPU"
+            text = f"Hours  {sheet.recipe.tokens:,} {what}: {format_duration(hours.mid * 3600)} of one GPU"
         if hours.low != hours.high and hours.mid >= 1:
             text += f" ({hours.low:,.1f} – {hours.high:,.1f})"
         if sheet.gpus > 1:
             text += f", {format_duration(hours.mid / sheet.gpus * 3600)} on {sheet.gpus} GPUs"
+        if c.prefill_seconds is not None:
+            text += (
+                f"; prefill is not in it: {format_duration(c.prefill_seconds.mid)} more for each prompt of "
+                f"{sheet.recipe.seq:,} tokens"
+            )
         lines += wrap(text, width, "       ")
     elif isinstance(sheet.recipe, Training):
         lines += wrap("Hours  give --tokens for GPU hours", width, "       ")
@@ -75,18 +81,19 @@ def _serving_time(sheet: Any, width: int) -> list[str]:
     lines = wrap(
         f"Decode reads {format_bytes(d.weight_bytes)} of weights in {format_duration(d.weight_seconds)} and "
         f"{format_bytes(d.cache_bytes)} of cache in {format_duration(d.cache_seconds)}, computes "
-        f"{d.flops:.3g} FLOP in {format_duration(d.math_seconds)}: bound by {c.bound_by}, {d.intensity:.3g} FLOP per "
-        f"byte where the GPU has {d.peak / d.bandwidth:.0f}.",
+        f"{d.flops:.3g} FLOP in {format_duration(d.math_seconds)}: bound by {c.bound_by}{_though(c)}, "
+        f"{d.intensity:.3g} FLOP per byte where the GPU has {d.peak / d.bandwidth:.0f}.",
         width,
         "       ",
     )
     step, gpus = c.step_seconds, sheet.gpus
     replicas = "" if gpus == 1 else f" on {gpus} GPUs, each a replica with its own batch"
+    kind, rate = ("bandwidth", "bandwidth") if c.bound_by == "bandwidth" else ("prefill", "FLOP/s")
     lines += wrap(
-        f"       A step takes at best {format_duration(d.lower)} (weights alone {format_duration(d.weight_seconds)}), "
-        f"and {format_duration(step.mid)} – {format_duration(step.high)} at {_band('bandwidth', 'mid', 'low')} of the "
-        f"data sheet's bandwidth: {c.tokens_per_second:,.0f} tokens/s{replicas} at {_band('bandwidth', 'mid')}, "
-        f"{gpus * d.batch / d.lower:,.0f} at best.",
+        f"       A step takes at best {format_duration(step.low)} (weights alone {format_duration(d.weight_seconds)}), "
+        f"and {format_duration(step.mid)} – {format_duration(step.high)} at {_band(kind, 'mid', 'low')} of the "
+        f"data sheet's {rate}: {c.tokens_per_second:,.0f} tokens/s{replicas} at {_band(kind, 'mid')}, "
+        f"{gpus * d.batch / step.low:,.0f} at best.",
         width,
         "       ",
     )
@@ -112,6 +119,12 @@ def _serving_time(sheet: Any, width: int) -> list[str]:
     return lines
 
 
+def _though(c: Any) -> str:
+    """Why computing binds although the data sheet's rates would have it otherwise."""
+    other = c.bound_by == "compute" and c.decode.memory_seconds > c.decode.math_seconds
+    return " (which reaches less of the data sheet than reading does)" if other else ""
+
+
 def _band(kind: str, *ends: str) -> str:
     """A default efficiency of the data file as text, starred: "80–60 %*"."""
     entry = tables()["efficiency"][kind]
@@ -135,7 +148,10 @@ def money_lines(sheet: Any, width: int) -> list[str]:
         if cost.low != cost.high:
             text += f" ({format_money(cost.low)} – {format_money(cost.high)})"
         text += "; "
-    text += f"{format_money(each.mid, currency)} per million tokens"
+    generated = "" if isinstance(sheet.recipe, Training) else "generated "
+    text += f"{format_money(each.mid, currency)} per million {generated}tokens"
+    if generated:
+        text += ", prefill not in it"
     lines = wrap(text, width, "       ")
     if m.interruptions is None:
         return lines
