@@ -64,43 +64,51 @@ def volumes(place: Place) -> Iterator[Item]:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A machine that holds a volume, with the commands that end it and the service that runs it."""
+    """A machine that holds a volume, with the commands that let its volumes go with it and the service that runs it."""
 
     machine: str
     state: str
     stopped: bool
-    device: str
     stays: bool
     ends: tuple[str, ...]
     service: str
+
+
+def _volume(disk: dict[str, Any]) -> str:
+    """The id of a machine's volume; "" for what is no volume."""
+    return str((disk.get("Ebs") or {}).get("VolumeId") or "")
 
 
 @kind(
     "attached-volume",
     calls=["ec2:DescribeInstances", "ec2:DescribeVolumes"],
     why="the volumes of a stopped machine are billed, and some stay when their machine is terminated",
+    turn=1,
 )
 def attached_volumes(place: Place) -> Iterator[Item]:
-    """Volumes of stopped instances, and those that would outlive their instance."""
+    """Volumes of stopped instances, and those that would outlive their instance.
+
+    One command lets all volumes of a machine go with it: once the first has ended it, no other could be changed.
+    """
     held: dict[str, _Held] = {}
     for reservation in place.rows("ec2", "describe_instances", "Reservations"):
         for row in reservation.get("Instances") or ():
-            state = str((row.get("State") or {}).get("Name", ""))
+            state, machine = str((row.get("State") or {}).get("Name", "")), str(row.get("InstanceId", ""))
             stopped = state in ("stopped", "stopping")
-            for disk in row.get("BlockDeviceMappings") or ():
-                at = disk.get("Ebs") or {}
-                stays = at.get("DeleteOnTermination") is False
-                if at.get("VolumeId") and (stays or stopped):
-                    ends = ending(row, place.region)[1] if stopped else ()
-                    held[at["VolumeId"]] = _Held(
-                        str(row["InstanceId"]),
-                        state,
-                        stopped,
-                        str(disk.get("DeviceName")),
-                        stays,
-                        ends,
-                        managed(row),
-                    )
+            disks = [disk for disk in row.get("BlockDeviceMappings") or () if _volume(disk)]
+            staying = [disk for disk in disks if disk["Ebs"].get("DeleteOnTermination") is False]
+            ends = ending(row, place.region)[1] if stopped else ()
+            if staying:
+                change = [
+                    {"DeviceName": str(disk.get("DeviceName")), "Ebs": {"DeleteOnTermination": True}}
+                    for disk in staying
+                ]
+                first = command("ec2", "modify-instance-attribute", place.region, instance_id=machine,
+                                block_device_mappings=json.dumps(change))  # fmt: skip
+                ends = (*first, *ends)
+            for disk in disks if stopped else staying:
+                stays = disk in staying
+                held[_volume(disk)] = _Held(machine, state, stopped, stays, ends, managed(row))
     if not held:
         return
     used = [{"Name": "status", "Values": ["in-use"]}]
@@ -110,17 +118,11 @@ def attached_volumes(place: Place) -> Iterator[Item]:
         on = held[row["VolumeId"]]
         why = [f"{on.machine} is stopped, its volume is billed"] if on.stopped else []
         why += [f"it stays when {on.machine} is terminated"] if on.stays else []
-        change = [{"DeviceName": on.device, "Ebs": {"DeleteOnTermination": True}}]
         form = str(row.get("VolumeType", ""))
         yield place.item(
             row["VolumeId"], f"on a {on.state} machine", "; ".join(why), row.get("Tags") or [],
             created=moment(row.get("CreateTime")), size=_size(row, "Size"), type=form,
-            billed=(form, "volume"), extra=_speed(row), **through(on.service),
-            remove=(
-                *(command("ec2", "modify-instance-attribute", place.region, instance_id=on.machine,
-                          block_device_mappings=json.dumps(change)) if on.stays else ()),
-                *on.ends,
-            ),
+            billed=(form, "volume"), extra=_speed(row), remove=on.ends, **through(on.service),
         )  # fmt: skip
 
 
@@ -128,7 +130,7 @@ def attached_volumes(place: Place) -> Iterator[Item]:
     "snapshot",
     calls=["ec2:DescribeSnapshots"],
     why="a snapshot is billed by what it stores until it is deleted",
-    turn=2,
+    turn=3,
 )
 def snapshots(place: Place) -> Iterator[Item]:
     """The account's own snapshots; the size told is the volume's, which what is stored does not exceed."""
@@ -188,7 +190,7 @@ def fast_snapshot_restores(place: Place) -> Iterator[Item]:
     "file-system",
     calls=["efs:DescribeFileSystems", "efs:DescribeMountTargets"],
     why="a file system of EFS is billed by what is in it, mounted or not",
-    turn=2,
+    turn=3,
 )
 def file_systems(place: Place) -> Iterator[Item | OneUnseen]:
     """EFS file systems, each with the commands for its mount targets, which must go before it."""

@@ -263,7 +263,7 @@ def capacity_reservations(place: Place) -> Iterator[Item]:
     "dedicated-host",
     calls=["ec2:DescribeHosts"],
     why="a host is billed by the hour as a whole, with or without machines on it",
-    turn=2,
+    turn=3,
 )
 def dedicated_hosts(place: Place) -> Iterator[Item]:
     """Hosts that are not released."""
@@ -290,7 +290,7 @@ def dedicated_hosts(place: Place) -> Iterator[Item]:
     "eks-cluster",
     calls=["eks:ListClusters", "eks:DescribeCluster", "eks:ListNodegroups", "eks:ListFargateProfiles"],
     why="the control plane of a cluster is billed by the hour, with or without machines",
-    turn=2,
+    turn=3,
 )
 def eks_clusters(place: Place) -> Iterator[Item | OneUnseen]:
     """Kubernetes clusters, each with the commands for what must go before it."""

@@ -14,7 +14,7 @@ from loadsheet.text import many
     "address",
     calls=["ec2:DescribeAddresses"],
     why="a public address is billed by the hour, more so when nothing uses it",
-    turn=2,
+    turn=3,
 )
 def addresses(place: Place) -> Iterator[Item]:
     """Elastic addresses that no machine and no interface uses; EC2 does not say since when they are there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
@@ -12,7 +13,7 @@ from loadsheet.cloud.leftovers.item import Failure, Item
 from loadsheet.cloud.leftovers.keep import was_looked_at
 from loadsheet.cloud.leftovers.look import ALL, looked_at
 from loadsheet.cloud.leftovers.prices import currency, per_hour
-from loadsheet.cloud.leftovers.registry import ACCOUNT, in_turn, turn
+from loadsheet.cloud.leftovers.registry import ACCOUNT, turn
 from loadsheet.text import columns, many, wrap
 from loadsheet.units import format_bytes, format_money
 
@@ -137,12 +138,17 @@ def _groups(answer: Answer, width: int, everything: bool) -> Iterator[str]:
     def weight(items: list[Item]) -> tuple[bool, float, int]:
         return any(i.loud for i in items), sum(per_hour(i, answer.rates) or 0.0 for i in items), len(items)
 
-    if len(turns := in_turn(groups)) > 1:
-        yield ""
-        order = ", then ".join(", ".join(names) for _, names in turns)
-        yield from wrap(f"Remove in this order, in which they stand here: {order}.", width, "  ")
     weighed = sorted(groups.items(), key=lambda pair: weight(pair[1]), reverse=True)
-    for kind, items in sorted(weighed, key=lambda pair: turn(pair[0])):
+    in_order = sorted(weighed, key=lambda pair: turn(pair[0]))
+    if len(groups) > 1:
+        steps = itertools.groupby((kind for kind, _ in in_order), key=turn)
+        order = ", then ".join(", ".join(names) for _, names in steps)
+        cut = not everything and any(len(items) > SHOWN for items in groups.values())
+        rest = " With --all none is left out." if cut else ""
+        yield ""
+        yield from wrap(f"Remove in this order, in which they stand here: {order}.{rest}", width, "  ")
+    printed: set[str] = set()
+    for kind, items in in_order:
         yield ""
         states: dict[str, int] = defaultdict(int)
         for item in items:
@@ -157,13 +163,13 @@ def _groups(answer: Answer, width: int, everything: bool) -> Iterator[str]:
             key=lambda i: (not i.loud, -(per_hour(i, answer.rates) or 0.0), i.created or float("inf"), i.id),
         )
         shown = ordered if everything else ordered[:SHOWN]
-        yield from _rows(answer, shown, width)
+        yield from _rows(answer, shown, width, printed)
         if len(shown) < len(items):
             yield from wrap(f"  … {len(items) - len(shown):,} more: --all, --json", width, "    ")
 
 
-def _rows(answer: Answer, items: list[Item], width: int) -> Iterator[str]:
-    """The items, each with why, and the commands that a person may run."""
+def _rows(answer: Answer, items: list[Item], width: int, printed: set[str]) -> Iterator[str]:
+    """The items, each with why, and the commands that a person may run; none twice, of those that are `printed`."""
     table = [["", "region", "state", "type", "days", "size", "an hour"]]
     for item in items:
         age, cost = item.age(answer.found.time), per_hour(item, answer.rates)
@@ -196,7 +202,11 @@ def _rows(answer: Answer, items: list[Item], width: int) -> Iterator[str]:
             yield from wrap(f"      {name}{why}", width, "      ")
         before = why
         for text in item.remove:
-            yield from continued(text, width)
+            if text not in printed:
+                yield from continued(text, width)
+        if item.remove and printed.issuperset(item.remove):
+            yield from wrap("      its commands stand above", width, "      ")
+        printed.update(item.remove)
         if not item.remove:
             yield from wrap(f"      no command: {item.no_command or 'none is known'}", width, "      ")
 

@@ -34,7 +34,8 @@ ACCOUNT: Final = "all"  # in place of a region, for what is asked once for the w
 class Kind:
     """A kind: what is asked, and why it costs. `everywhere`: asked once, not in each region.
 
-    `turn`: when it is removed: 0 before the machines that it would start again, 2 after what holds or uses it.
+    `turn`: when it is removed: 0 before the machines that it would start again, 1 while its machine is there,
+    3 after what holds or uses it.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Kind:
     why: str
     look: Callable[[Place], Iterable[Item | CallFailed]]
     everywhere: bool = False
-    turn: int = 1
+    turn: int = 2
 
 
 class OneUnseen(CallFailed):
@@ -142,7 +143,7 @@ _KINDS: dict[str, Kind] = {}
 
 
 def kind(
-    name: str, *, calls: Sequence[str], why: str, everywhere: bool = False, turn: int = 1
+    name: str, *, calls: Sequence[str], why: str, everywhere: bool = False, turn: int = 2
 ) -> Callable[
     [Callable[[Place], Iterable[Item | CallFailed]]], Callable[[Place], Iterable[Item | CallFailed]]
 ]:
@@ -169,7 +170,7 @@ def in_turn(names: Iterable[str]) -> list[tuple[int, list[str]]]:
     """The kinds of these names by their turn, which is the order in which to remove.
 
     >>> in_turn(["address", "volume", "nat-gateway", "spot-request"])
-    [(0, ['spot-request']), (1, ['nat-gateway', 'volume']), (2, ['address'])]
+    [(0, ['spot-request']), (2, ['nat-gateway', 'volume']), (3, ['address'])]
     """
     turns: dict[int, list[str]] = {}
     for name in sorted(set(names)):
@@ -180,7 +181,7 @@ def in_turn(names: Iterable[str]) -> list[tuple[int, list[str]]]:
 def turn(name: str) -> int:
     """When a kind is removed; a name that is not known, with most of them."""
     known = kinds().get(name)
-    return 1 if known is None else known.turn
+    return 2 if known is None else known.turn
 
 
 def select(names: Iterable[str]) -> list[Kind]:

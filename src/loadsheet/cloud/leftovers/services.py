@@ -134,7 +134,7 @@ def databases(place: Place) -> Iterator[Item]:
     "database-snapshot",
     calls=["rds:DescribeDBSnapshots"],
     why="kept, and billed, until somebody deletes it",
-    turn=2,
+    turn=3,
 )
 def database_snapshots(place: Place) -> Iterator[Item]:
     """Snapshots of databases that were made by hand."""
