@@ -13,7 +13,9 @@ from aws_world import (
 )
 from terminal import answered, refused, run
 
+from loadsheet.cloud.aws.partitions import OTHERS, base_of, partition_of
 from loadsheet.cloud.aws.regions import known_regions
+from loadsheet.cloud.aws.session import GLOBAL, Account
 
 ASK = ("preflight", "--account", "aws", "--only", "aws.caller", "--timeout", "5min")
 
@@ -71,6 +73,54 @@ def test_known_regions_are_those_of_botocore() -> None:
     """Every region of our table is one of EC2 in boto3's own data."""
     session = pytest.importorskip("boto3").session.Session(region_name="us-east-1")
     assert known_regions() <= set(session.get_available_regions("ec2"))
+
+
+def test_partitions_are_those_of_botocore() -> None:
+    """Each region of each partition is in it by its name, and so is the one where services without regions answer."""
+    session = pytest.importorskip("botocore.session").Session()
+    others = set()
+    for partition in session.get_available_partitions():
+        for name in session.get_available_regions("ec2", partition_name=partition):
+            assert (partition_of(name), partition_of(base_of(name))) == (partition, partition)
+            others |= {name} - ({name} if partition == "aws" else set())
+    assert others == OTHERS
+
+
+@pytest.mark.parametrize("name", ["cn-northwest-1", "us-gov-east-1", "eusc-de-east-1"])
+def test_a_region_of_another_partition(world: World, name: str) -> None:  # noqa: F811
+    """It is known, takes no question in another partition, and nothing is asked outside its own."""
+    assert run(*ASK, "--region", name).stderr == ""
+    assert {region for region, _ in world.calls} == {base_of(name)}
+
+
+def test_a_region_of_china_that_no_table_has(world: World) -> None:  # noqa: F811
+    """China is asked whether it is there; where it does not say, no region of Europe is near."""
+    world.refuse("ec2:DescribeRegions", "UnauthorizedOperation", status=403)
+    done = run(*ASK, "--region", "cn-north-9")
+    assert "'cn-north-9' is in no table here, and AWS could not be asked" in done.stderr
+    assert {region for region, _ in world.calls} == {"cn-north-1"}
+
+
+@pytest.mark.parametrize(
+    ("region", "service", "url"),
+    [
+        ("cn-northwest-1", "iam", "https://iam.cn-north-1.amazonaws.com.cn"),
+        ("cn-northwest-1", "organizations", "https://organizations.cn-northwest-1.amazonaws.com.cn"),
+        ("cn-north-1", "budgets", "https://budgets.amazonaws.com.cn"),
+        ("cn-north-1", "s3", "https://s3.cn-north-1.amazonaws.com.cn"),
+        ("us-gov-east-1", "iam", "https://iam.us-gov.amazonaws.com"),
+        ("us-gov-west-1", "s3", "https://s3.us-gov-west-1.amazonaws.com"),
+        ("eu-west-1", "iam", "https://iam.amazonaws.com"),
+        ("eu-west-1", "budgets", "https://budgets.amazonaws.com"),
+    ],
+)
+def test_where_services_without_regions_are_asked(
+    offline: object, monkeypatch: pytest.MonkeyPatch, region: str, service: str, url: str
+) -> None:
+    """In the partition of the region that is looked at, named or configured, whatever the other says."""
+    for named, configured in (([region], "ap-south-1"), ([], region)):
+        monkeypatch.setenv("AWS_DEFAULT_REGION", configured)
+        assert Account(named).client(service, GLOBAL).meta.endpoint_url == url
 
 
 def test_an_account_that_nobody_could_look_at(

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from importlib import resources
 
 from loadsheet.cloud.aws.looked import account
+from loadsheet.cloud.aws.partitions import AWS, OTHERS, partition_of
 from loadsheet.cloud.aws.session import GLOBAL
 from loadsheet.cloud.checklist import CannotLook
 from loadsheet.cloud.context import Context
@@ -38,21 +39,21 @@ def require_regions(context: Context) -> list[str]:
     of other providers a name may be theirs, and is not asked for.
     """
     named = context.inputs.regions
-    strange = [name for name in named if name not in known_regions()]
+    strange = [name for name in named if not _known(name)]
     if set(context.inputs.accounts) != {"aws"} or (named and not strange):
         return []
     try:
         asked = account(context)
         if not named:
-            strange = [asked.home] if asked.home and asked.home not in known_regions() else []
+            strange = [asked.home] if asked.home and not _known(asked.home) else []
         if not strange:
             return []
-        home = asked.home if asked.home in known_regions() else GLOBAL
+        home = asked.home if asked.home in known_regions() and asked.base == GLOBAL else asked.base
         rows = asked.call("ec2", "describe_regions", region=home, AllRegions=True).get("Regions") or ()
     except CannotLook:
         return strange
     known = {str(row.get("RegionName", "")) for row in rows}
-    if not known & known_regions():  # AWS in China, or for a government: another list than that of our table
+    if asked.base != GLOBAL:  # AWS in China, or for a government: another list than that of our table
         known |= known_regions()
     for name in strange:
         if name not in known:
@@ -60,9 +61,14 @@ def require_regions(context: Context) -> list[str]:
     return []
 
 
+def _known(name: str) -> bool:
+    """Whether a region stands in one of our tables."""
+    return name in known_regions() or name in OTHERS
+
+
 def doubtful(name: str) -> str:
     """A remark on a region in no table, of which AWS could not be asked."""
-    near = nearest(name, known_regions())
+    near = nearest(name, known_regions()) if partition_of(name) == AWS else []
     hint = f", near {', '.join(near)}" if near else ""
     return (
         f"region: {shorten(name)} is in no table here{hint}, and AWS could not be asked whether it is there"

@@ -35,13 +35,14 @@ from loadsheet.cloud.aws.failures import (
     permission,
     permissions,
 )
+from loadsheet.cloud.aws.partitions import base_of, partition_of
 from loadsheet.cloud.checklist import CannotLook
 
 _T = TypeVar("_T")
 TIMEOUT: Final = 3.0  # seconds to connect, and again for each part of an answer
 TRIES: Final = 3  # the first and two more
 PAGES: Final = 1000  # read at most, of one list in one region
-GLOBAL: Final = "us-east-1"  # where services without regions answer
+GLOBAL: Final = "us-east-1"  # where services without regions answer; in other partitions their own base
 _AT_ONCE: Final = 8  # regions
 _PIP: Final = "`pip install 'loadsheet[aws]'`"
 
@@ -81,6 +82,11 @@ class Account:
             raise failed(error, "aws", "configuration", "the configuration") from None
 
     @cached_property
+    def base(self) -> str:
+        """Where services without regions answer, in the partition of what is looked at: China has its own."""
+        return base_of(self._wanted[0] if self._wanted else self.home)
+
+    @cached_property
     def endpoint(self) -> str:
         """Where calls go instead of to AWS, if environment or configuration say so: URLs, with the services."""
         named = {call.partition(":")[0] for call in self.allowed or ()} or {"sts", "ec2", "iam", "s3"}
@@ -97,6 +103,8 @@ class Account:
     def client(self, service: str, region: str = "") -> Any:
         """A boto3 client whose calls are refused unless they only read; one per service and region."""
         where = region or self.home or GLOBAL
+        if where not in self._wanted and partition_of(where) != partition_of(self.base):
+            where = self.base
         with self._lock:  # making clients is not safe in threads, using them is
             found = self._clients.get((service, where))
             if found is None:
