@@ -106,9 +106,9 @@ def plant() -> dict[str, str]:
     s3.create_bucket(Bucket="empty-one", CreateBucketConfiguration=place)
     s3.put_bucket_versioning(Bucket="checkpoints", VersioningConfiguration={"Status": "Enabled"})
     s3.put_object(Bucket="checkpoints", Key="a", Body=b"1")
-    s3.create_multipart_upload(Bucket="checkpoints", Key="step 1; rm -rf ~.pt")
+    upload = s3.create_multipart_upload(Bucket="checkpoints", Key="step 1; rm -rf ~.pt")["UploadId"]
     planted["bucket"] = "checkpoints"
-    planted["multipart-upload"] = "checkpoints/step 1; rm -rf ~.pt"
+    planted["multipart-upload"] = f"checkpoints/step 1; rm -rf ~.pt {upload}"
     boto3.client("sagemaker", region_name="eu-west-1").create_notebook_instance(
         NotebookInstanceName="nb", InstanceType="ml.p3.2xlarge", RoleArn="arn:aws:iam::123456789012:role/x"
     )
@@ -391,3 +391,32 @@ def test_unknown_names(account: World) -> None:
         (("--compare", "no-such-file"), "no such file"),
     ):
         assert words in leftovers(*args, code=2).stderr
+
+
+@pytest.mark.parametrize("home", ["cn-north-1", "us-gov-west-1"])
+def test_another_partition(account: World, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+    """A key of China or GovCloud goes to no region of another partition, and its buckets are found."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", home)
+    s3 = boto3.client("s3", region_name=home)
+    s3.create_bucket(Bucket="mine", CreateBucketConfiguration={"LocationConstraint": home})
+    s3.put_object(Bucket="mine", Key="a", Body=b"1")
+    s3.create_multipart_upload(Bucket="mine", Key="b")
+    account.answer(
+        "ec2:DescribeRegions", f"<R><regionInfo><item><regionName>{home}</regionName></item></regionInfo></R>"
+    )
+    account.answer("ce:GetCostAndUsage", {"ResultsByTime": [{"Groups": []}]})
+    asked = ("--kinds", "bucket,multipart-upload,volume", "--paid-calls")
+    account.calls.clear()
+    found = listed(*asked)
+    assert [(row["kind"], row["region"]) for row in found["items"]] == [
+        ("bucket", home),
+        ("multipart-upload", home),
+    ]
+    assert found["failed"] == []
+    assert {region for region, called in account.calls if not called.startswith("ce:")} == {home}
+    assert all(region.startswith(home[:3]) and region != "us-east-1" for region, _ in account.calls)
+    # the configuration names none, the command line does
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    account.calls.clear()
+    listed("--regions", home, *asked[:2])
+    assert {region for region, _ in account.calls} == {home}

@@ -95,11 +95,12 @@ def test_names_with_spaces_and_buckets(account: World, tmp_path: Path) -> None:
     """A bucket stands under its own region, a name may hold blanks, and a file may begin with a mark of its order."""
     s3 = boto3.client("s3", region_name="eu-west-1")
     s3.create_bucket(Bucket="mine", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
-    s3.create_multipart_upload(Bucket="mine", Key="step 1 of 2.pt")
+    upload = s3.create_multipart_upload(Bucket="mine", Key="step 1 of 2.pt")["UploadId"]
     s3.put_object(Bucket="mine", Key="a", Body=b"1")
     path = tmp_path / "stay.txt"
     path.write_bytes(
-        b"\xef\xbb\xbfbucket eu-west-1 mine\r\nmultipart-upload eu-west-1 mine/step 1 of 2.pt\r\n"
+        b"\xef\xbb\xbfbucket eu-west-1 mine\r\nmultipart-upload eu-west-1 mine/step 1 of 2.pt %s\r\n"
+        % upload.encode()
     )
     asked = ("--regions", "eu-west-1", "--kinds", "bucket,multipart-upload", "--keep", str(path))
     found = listed(*asked, code=0)
@@ -132,3 +133,83 @@ def test_a_file_that_names_nothing(line: str, words: str, tmp_path: Path) -> Non
     path.write_bytes(b"# first\n" + line.encode(errors="surrogateescape") + b"\n")
     refused("leftovers", "--keep", str(path), words=words)
     refused("leftovers", "--keep", str(tmp_path / "none.txt"), words="no such file")
+
+
+def bucket(name: str, region: str) -> None:
+    s3 = boto3.client("s3", region_name=region)
+    s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": region})
+    s3.put_object(Bucket=name, Key="a", Body=b"1")
+
+
+def test_buckets_of_a_region_that_was_not_named(account: World, tmp_path: Path) -> None:
+    """They are asked of the whole account and listed for the named regions: in the others nothing was looked at."""
+    bucket("irish", "eu-west-1")
+    bucket("stockholm", "eu-north-1")
+    saved = str(tmp_path / "today.json")
+    assert listed("--kinds", "bucket", "--regions", "eu-west-1", "--save", saved)["only"] == ["eu-west-1"]
+    keep = file(tmp_path, "bucket eu-west-1 irish", "bucket eu-north-1 gone")
+    found = listed("--kinds", "bucket", "--regions", "eu-north-1", "--compare", saved, "--keep", keep)
+    told = {part: [row["id"] for row in found["compared"][part]] for part in ("new", "gone", "not_told")}
+    assert told == {"new": [], "gone": [], "not_told": ["stockholm", "irish"]}
+    assert [(row["id"], row["looked"]) for row in found["keep_not_found"]] == [
+        ("irish", False),
+        ("gone", True),
+    ]
+    # on the next day all regions are looked at: what was in none of the first day's is not new, what stays is there
+    both = listed("--kinds", "bucket", "--compare", saved)["compared"]
+    assert ([row["id"] for row in both["not_told"]], both["new"], both["gone"]) == (["stockholm"], [], [])
+    # and with all regions on both days a bucket that came is new
+    listed("--kinds", "bucket", "--save", saved)
+    bucket("frankfurt", "eu-central-1")
+    assert [row["id"] for row in listed("--kinds", "bucket", "--compare", saved)["compared"]["new"]] == [
+        "frankfurt"
+    ]
+
+
+def test_a_list_that_does_not_say_which_regions(account: World, tmp_path: Path) -> None:
+    """Nobody knows whether they were all: no bucket is new or gone."""
+    bucket("irish", "eu-west-1")
+    saved = tmp_path / "today.json"
+    listed("--kinds", "bucket", "--save", str(saved))
+    data = json.loads(saved.read_text())
+    del data["only"]
+    data["items"] = []
+    saved.write_text(json.dumps(data))
+    found = listed("--kinds", "bucket", "--compare", str(saved))["compared"]
+    assert ([row["id"] for row in found["not_told"]], found["new"]) == (["irish"], [])
+
+
+def test_a_second_upload_of_one_key(account: World, tmp_path: Path) -> None:
+    """Is another thing: what was meant to stay yesterday does not cover it, and it is new."""
+    s3 = boto3.client("s3", region_name="eu-west-1")
+    s3.create_bucket(Bucket="mine", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    s3.create_multipart_upload(Bucket="mine", Key="step.pt")
+    asked = ("--regions", "eu-west-1", "--kinds", "multipart-upload")
+    saved = str(tmp_path / "today.json")
+    (row,) = listed(*asked, "--save", saved)["items"]
+    keep = file(tmp_path, f"multipart-upload eu-west-1 {row['id']}")
+    assert listed(*asked, "--keep", keep, code=0)["items"] == []
+    second = s3.create_multipart_upload(Bucket="mine", Key="step.pt")["UploadId"]
+    found = listed(*asked, "--keep", keep, "--compare", saved)
+    assert [item["id"] for item in found["items"]] == [f"mine/step.pt {second}"]
+    assert [item["id"] for item in found["compared"]["new"]] == [f"mine/step.pt {second}"]
+
+
+def test_two_uploads_with_the_longest_key(account: World) -> None:
+    """A key of 1,024 bytes does not push the upload's own id out of the name."""
+    s3 = boto3.client("s3", region_name="eu-west-1")
+    s3.create_bucket(Bucket="mine", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    for _ in range(2):
+        s3.create_multipart_upload(Bucket="mine", Key="k" * 1024)
+    found = listed("--regions", "eu-west-1", "--kinds", "multipart-upload")["items"]
+    assert len({row["id"] for row in found}) == len(found) == 2
+
+
+@pytest.mark.parametrize("time", ["1e30", "-1", "true", "null", "1e400", '"x"'])
+def test_a_list_of_no_time(time: str, tmp_path: Path) -> None:
+    """Refused in one line."""
+    path = tmp_path / "x.json"
+    path.write_text(f'{{"schema": 1, "time": {time}, "items": [], "looked": [], "only": []}}')
+    refused("leftovers", "--compare", str(path), words="list of left-overs")
+    path.write_text('{"schema": 1, "time": 1.0, "items": [], "looked": [], "only": "all"}')
+    refused("leftovers", "--compare", str(path), words="no list of regions")

@@ -259,7 +259,7 @@ def test_an_answer_of_another_form_is_a_failure() -> None:
 
     found = Found(time=NOW)
     _Sweep(
-        Fake(), found, [("eu-west-1", kinds()["volume"])], float("inf"), frozenset(), lambda text: None
+        Fake(), found, [("eu-west-1", kinds()["volume"])], float("inf"), "us-east-1", lambda text: None
     ).run()  # type: ignore[arg-type]
     assert (found.items, found.looked) == ([], [])
     assert [f.error for f in found.failed] == ["the answer has another form than expected (AttributeError)"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadsheet.cloud.leftovers.item import Found, Item
-from loadsheet.cloud.leftovers.keep import Entry, was_looked_at
+from loadsheet.cloud.leftovers.keep import Entry
 from loadsheet.cloud.leftovers.narrow import Span
 from loadsheet.cloud.leftovers.prices import Rate, currency, per_hour
 
@@ -91,6 +91,7 @@ def to_json(answer: Answer) -> dict[str, Any]:
         "account": found.account,
         "endpoint": found.endpoint,
         "items": [item_json(item, answer.rates, found.time) for item in answer.items],
+        "only": list(found.only),
         "looked": [{"region": region, "kind": kind} for region, kind in found.looked],
         "failed": [
             {
@@ -125,7 +126,7 @@ def to_json(answer: Answer) -> dict[str, Any]:
         "bill": answer.bill,
         "kept": [item_json(item, answer.rates, found.time) for item in answer.kept],
         "keep_not_found": [
-            {"kind": e.kind, "region": e.region, "id": e.id, "looked": was_looked_at(e, found)}
+            {"kind": e.kind, "region": e.region, "id": e.id, "looked": found.was_looked_at(e.region, e.kind)}
             for e in answer.absent
         ],
     }

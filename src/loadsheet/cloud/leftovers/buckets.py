@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from loadsheet.cloud.aws.failures import CallFailed
 from loadsheet.cloud.aws.session import GLOBAL
-from loadsheet.cloud.leftovers.item import Item, clean, command, moment
-from loadsheet.cloud.leftovers.registry import ACCOUNT, OneUnseen, Place, kind
+from loadsheet.cloud.leftovers.item import ACCOUNT, LONGEST, Item, clean, command, moment
+from loadsheet.cloud.leftovers.registry import OneUnseen, Place, kind
 from loadsheet.text import many
 
 _SIZES: Final = "AWS/S3"  # CloudWatch's name of S3; BucketSizeBytes comes once a day, for each storage class
@@ -40,16 +40,18 @@ _ALL_GO: Final = {
 
 def _buckets(place: Place) -> Iterator[tuple[str, str, Any] | OneUnseen]:
     """Name, region and row of every bucket in the regions that are looked at; one without a region is unseen."""
-    for row in place.rows("s3", "list_buckets", "Buckets", region=GLOBAL):
+    for row in place.rows("s3", "list_buckets", "Buckets", region=place.center):
         name = str(row.get("Name", ""))
         try:
             region = row.get("BucketRegion") or (
-                place.call("s3", "get_bucket_location", region=GLOBAL, Bucket=name).get("LocationConstraint")
+                place.call("s3", "get_bucket_location", region=place.center, Bucket=name).get(
+                    "LocationConstraint"
+                )
                 or GLOBAL
             )
         except CallFailed as error:  # where it is nobody knows: it is filed under no region
             told = CallFailed(
-                str(error).replace(f" in {GLOBAL}", ""), error.next, kind=error.kind, code=error.code,
+                str(error).replace(f" in {place.center}", ""), error.next, kind=error.kind, code=error.code,
                 permission=error.permission,
             )  # fmt: skip
             yield place.unseen(told, name, ACCOUNT)
@@ -223,8 +225,10 @@ def _uploads(place: Place, name: str, region: str) -> Iterator[Item]:
         "s3", "list_multipart_uploads", "Uploads", region=region, proof="IsTruncated", Bucket=name, most=20
     ):
         key, upload = str(row.get("Key", "")), str(row.get("UploadId", ""))
+        # one key may have several: each has its own id, which a long key must not push out of the name
+        shown = f"{name}/{key}"[: max(0, LONGEST - len(upload) - 1)]
         yield place.item(
-            f"{name}/{key}", "not finished", "its parts are billed and stand in no list of objects",
+            f"{shown} {upload}", "not finished", "its parts are billed and stand in no list of objects",
             region=region, created=moment(row.get("Initiated")), billed=(),
             remove=command("s3api", "abort-multipart-upload", region,
                            bucket=name, key=key, upload_id=upload),

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import datetime
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from loadsheet.errors import one_line
 
-_LONGEST: Final = 1024  # characters of a text; the longest name that a service gives out is an S3 key's 1,024
+#: characters of a text; the longest name that a service gives out is an S3 key's 1,024
+LONGEST: Final = 1024
 _TAGS: Final = 50  # of one resource, docs.aws.amazon.com/tag-editor: "Maximum number of tags"
 #: beginnings of a value that the command line of AWS takes for a file or an address to read
 _LOADED: Final = ("file:", "fileb:", "http:", "https:")
 _DAY: Final = 86400.0
+ACCOUNT: Final = "all"  # in place of a region, for what is asked once for the whole account
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Found:
     """What came out: `items` of what was `looked` at, as (region, kind); `failed`, what was not.
 
     `ignored`: where a disabled region or a kind that was not asked for is said not to have been looked at.
+    `only`: the regions that were named; all were looked at if none is.
     """
 
     items: list[Item] = field(default_factory=list)
@@ -85,11 +88,30 @@ class Found:
     endpoint: str = ""
     home: str = ""
     time: float = 0.0
+    only: tuple[str, ...] = ()
+
+    def was_looked_at(self, region: str, kind: str) -> bool:
+        """Whether a kind was looked at in a region to the end: what was not found there is not there."""
+        return is_seen(region, kind, self.looked, self.only)
+
+
+def is_seen(
+    region: str, kind: str, looked: Collection[tuple[str, str]], only: Collection[str] | None
+) -> bool:
+    """Whether (region, kind) is in what was looked at, by itself or with the whole account.
+
+    What is asked of the whole account is listed for the named regions `only`; None if nobody knows which these were.
+
+    >>> is_seen("eu-west-1", "bucket", [("all", "bucket")], ["us-east-1"])
+    False
+    """
+    whole = (ACCOUNT, kind) in looked and only is not None and (not only or region in only)
+    return (region, kind) in looked or whole
 
 
 def clean(value: object) -> str:
     """A text of the other side on one line, without control characters, at most 1,024 long."""
-    return one_line(str(value))[:_LONGEST]
+    return one_line(str(value))[:LONGEST]
 
 
 def moment(value: object) -> float | None:

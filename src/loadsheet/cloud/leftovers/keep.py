@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from loadsheet.cloud.leftovers.item import Found, Item, clean
-from loadsheet.cloud.leftovers.registry import ACCOUNT, kinds
+from loadsheet.cloud.leftovers.item import Item, clean
+from loadsheet.cloud.leftovers.registry import kinds
 from loadsheet.errors import BadFile, nearest, shorten
 from loadsheet.safejson import file_label, open_regular
 
@@ -73,8 +73,3 @@ def split(items: Iterable[Item], entries: Sequence[Entry]) -> tuple[list[Item], 
         (kept if Entry(item.kind, item.region, item.id) in named else left).append(item)
     there = {Entry(item.kind, item.region, item.id) for item in kept}
     return left, kept, [entry for entry in entries if entry not in there]
-
-
-def was_looked_at(entry: Entry, found: Found) -> bool:
-    """Whether an entry's kind was looked at in its region to the end: what was not found is not there then."""
-    return (entry.region, entry.kind) in found.looked or (ACCOUNT, entry.kind) in found.looked

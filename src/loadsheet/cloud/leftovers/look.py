@@ -12,8 +12,8 @@ from typing import Any, Final
 from loadsheet.cloud.aws.failures import CallFailed
 from loadsheet.cloud.aws.session import GLOBAL, TIMEOUT, Account
 from loadsheet.cloud.checklist import CannotLook
-from loadsheet.cloud.leftovers.item import Failure, Found, Item, clean
-from loadsheet.cloud.leftovers.registry import ACCOUNT, Kind, Place, calls
+from loadsheet.cloud.leftovers.item import ACCOUNT, Failure, Found, Item, clean
+from loadsheet.cloud.leftovers.registry import Kind, Place, calls, center
 from loadsheet.errors import BadInput, UnknownKey, shorten
 from loadsheet.text import many
 
@@ -44,29 +44,33 @@ def look(
 
     `timeout`: seconds for all of it; what is not done by then has failed.
     """
-    found = Found(time=time.time(), endpoint=clean(account.endpoint))
+    found = Found(time=time.time(), endpoint=clean(account.endpoint), only=tuple(regions))
     end = time.monotonic() + timeout
     tell("asking who asks")
+    middle = GLOBAL
     try:
         found.home = account.home
-        found.account = clean(account.call("sts", "get_caller_identity").get("Account", ""))
+        middle = center(account, regions)
+        found.account = clean(
+            account.call("sts", "get_caller_identity", region=account.home or middle).get("Account", "")
+        )
     except CannotLook as error:
         found.failed.append(failure(error, ALL, "account"))
         if getattr(error, "kind", "") == "credentials":  # nothing else would answer
             return found
-    places = _regions(account, regions, found)
+    places = _regions(account, regions, found, middle)
     jobs = [(region, kind) for region in places for kind in chosen if not kind.everywhere]
     jobs = [*((ACCOUNT, kind) for kind in chosen if kind.everywhere), *jobs]
-    _Sweep(account, found, jobs, end, frozenset(regions), tell).run()
+    _Sweep(account, found, jobs, end, middle, tell).run()
     found.items.sort(key=lambda item: (item.region, item.kind, item.id))
     found.looked.sort()
     found.failed.sort(key=lambda failure: (failure.region, failure.kind))
     return found
 
 
-def _regions(account: Account, named: Sequence[str], found: Found) -> list[str]:
+def _regions(account: Account, named: Sequence[str], found: Found, middle: str) -> list[str]:
     """The regions to look at; what is disabled or was not named is said."""
-    where = account.home or GLOBAL
+    where = account.home or middle
     try:
         rows = account.call("ec2", "describe_regions", region=where, AllRegions=True).get("Regions")
         if not rows:
@@ -115,10 +119,10 @@ class _Sweep:
         found: Found,
         jobs: list[tuple[str, Kind]],
         end: float,
-        only: frozenset[str],
+        center: str,
         tell: Callable[[str], None],
     ) -> None:
-        self.account, self.found, self.end, self.only, self.tell = account, found, end, only, tell
+        self.account, self.found, self.end, self.center, self.tell = account, found, end, center, tell
         self.jobs = {f"{region} {kind.name}": (region, kind) for region, kind in jobs}
         self.left = Counter(region for region, _ in jobs)
         self.hopeless: dict[tuple[str, str], CannotLook] = {}
@@ -154,7 +158,10 @@ class _Sweep:
         known = next((self.hopeless[key] for s in services if (key := (region, s)) in self.hopeless), None)
         if known is not None:
             return items, [failure(known, region, kind.name)]
-        place = Place(self.account, region if region != ACCOUNT else GLOBAL, kind, self.end, self.only)
+        place = Place(
+            self.account, region if region != ACCOUNT else self.center, kind, self.end,
+            frozenset(self.found.only), self.center, self.found.account,
+        )  # fmt: skip
         try:
             place.in_time()
             for item in kind.look(place):

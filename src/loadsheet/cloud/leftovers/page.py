@@ -9,11 +9,10 @@ from typing import Final
 
 from loadsheet.cloud.commands import continued
 from loadsheet.cloud.leftovers.answer import Answer, stamp
-from loadsheet.cloud.leftovers.item import Failure, Item
-from loadsheet.cloud.leftovers.keep import was_looked_at
+from loadsheet.cloud.leftovers.item import ACCOUNT, Failure, Item
 from loadsheet.cloud.leftovers.look import ALL, looked_at
 from loadsheet.cloud.leftovers.prices import currency, per_hour
-from loadsheet.cloud.leftovers.registry import ACCOUNT, turn
+from loadsheet.cloud.leftovers.registry import turn
 from loadsheet.text import columns, many, wrap
 from loadsheet.units import format_bytes, format_money
 
@@ -105,7 +104,7 @@ def _kept(answer: Answer, width: int, everything: bool) -> Iterator[str]:
         told = [
             f"{e.kind} {e.id} in {e.region}"
             for e in answer.absent
-            if was_looked_at(e, answer.found) is looked
+            if answer.found.was_looked_at(e.region, e.kind) is looked
         ]
         if told:
             most = len(told) if everything else SHOWN
