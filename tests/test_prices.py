@@ -295,6 +295,34 @@ def test_a_whole_instance_is_billed_by_the_hour(tmp_path: Path) -> None:
     assert [money["cost"][end] for end in ("low", "mid", "high")] == pytest.approx([24.0] * 3, rel=1e-12)
 
 
+def test_a_million_tokens_cost_their_share_of_the_bill(tmp_path: Path) -> None:
+    """10 million tokens in less than an hour at 20 an hour, started hours paid: 20, so 2 per million, everywhere."""
+    rows = [f"{gpu},20,{datetime.date.today()},1h" for gpu in ("l4", "a10g")]
+    file = str(written(tmp_path, *rows, head="gpu,price,date,billing_unit"))
+    args = ("plan", "gpt2", "--tokens", "10M", "--price-file", file)
+    money = json.loads(answered(*args, "--gpu", "l4", "--json").stdout)["money"]
+    assert money["gpu_hours"]["high"] < 1
+    for end in ("low", "mid", "high"):
+        assert (money["cost"][end], money["per_million_tokens"][end]) == pytest.approx((20, 2))
+    page = " ".join(answered(*args, "--gpu", "l4", "--explain").stdout.split())
+    assert "20.00; 2.00 per million tokens" in page
+    assert "cost·10⁶/tokens = 20·10⁶/10,000,000" in page
+    rows = answered(*args, "--gpu", "l4,a10g").stdout.splitlines()[3:5]
+    assert all(row.endswith("20.00                2.00") for row in rows)
+
+
+def test_small_sums_are_not_zero() -> None:
+    """What costs a cent in all, and a tenth of one per million tokens, has digits that count."""
+    args = ("plan", "gpt2", "--gpu", "h100-sxm", "--tokens", "10M", "--price", "2 USD")
+    money = json.loads(answered(*args, "--json").stdout)["money"]
+    page = " ".join(answered(*args).stdout.split())
+    assert 0 < money["cost"]["mid"] < 0.02
+    assert "0.00 " not in page[page.index("Money") :].split("*")[0]
+    assert f"{money['cost']['mid']:.3f} USD" in page
+    assert f"{money['per_million_tokens']['mid']:.4f} USD per million tokens" in page
+    assert " 0.0 " not in answered(*args[:3], "h100-sxm,l4", *args[4:]).stdout  # GPU hours
+
+
 def test_interruptions_count_time_as_used(tmp_path: Path) -> None:
     """With `--mtbf` nothing is rounded up, and that is said; without a unit there is nothing to say."""
     args = (

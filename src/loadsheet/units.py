@@ -205,12 +205,17 @@ def format_duration(seconds: float) -> str:
 
 
 def format_money(amount: float, currency: str = "") -> str:
-    """An amount of money with the user's own currency; two decimals below 1000.
+    """An amount of money with the user's own currency; two decimals below 1000, and more where it is small.
 
-    >>> format_money(10.49), format_money(1014947.07, "USD")
-    ('10.49', '1,014,947 USD')
+    >>> format_money(10.49), format_money(1014947.07, "USD"), format_money(0.00732), format_money(0.05)
+    ('10.49', '1,014,947 USD', '0.0073', '0.05')
     """
-    text = f"{amount:,.2f}" if abs(amount) < 1000 else f"{amount:,.0f}"
+    size = abs(amount)
+    if 0 < size < 0.1:  # two digits that count
+        text = f"{amount:.{min(1 - math.floor(math.log10(size)), 12)}f}".rstrip("0")
+        text += "0" * (2 - len(text.partition(".")[2]))
+    else:
+        text = f"{amount:,.2f}" if size < 1000 else f"{amount:,.0f}"
     return f"{text} {currency}".rstrip()
 
 

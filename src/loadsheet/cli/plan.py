@@ -66,6 +66,11 @@ def comparison(sheets: list[Sheet], room: int) -> str:
     return "\n".join(lines)
 
 
+def _hours(hours: float) -> str:
+    """Hours with one decimal, and more of them where they are few."""
+    return f"{hours:,.1f}" if hours >= 0.95 else f"{hours:.2g}"
+
+
 def _cells(sheet: Sheet) -> dict[str, str]:
     """One row of the comparison by its columns; an empty cell is one that has no answer."""
     c, money = sheet.compute, sheet.money
@@ -77,7 +82,7 @@ def _cells(sheet: Sheet) -> dict[str, str]:
         "usable GiB": f"{sheet.memory.usable_bytes / GIB:.1f}",
         "step": format_duration(c.step_seconds.mid),
         "tokens/s": f"{c.tokens_per_second:,.0f}",
-        "GPU hours": "" if c.gpu_hours is None else f"{c.gpu_hours.mid:,.1f}",
+        "GPU hours": "" if c.gpu_hours is None else _hours(c.gpu_hours.mid),
         "cost": ""
         if money is None or cost is None
         else format_money(cost.estimate.mid, money.price.currency),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from loadsheet.ledger import Estimate, Item
@@ -22,6 +22,7 @@ class Money:
     cost: Item | None
     per_million_tokens: Item
     interruptions: Interrupted | None = None  # only where they were asked for
+    not_counted: tuple[str, ...] = ()  # what comes on top
 
     def to_json(self) -> dict[str, Any]:
         """Price, hours, cost and cost per million tokens."""
@@ -34,24 +35,46 @@ class Money:
             "cost": None if self.cost is None else self.cost.estimate.to_json(),
             "per_million_tokens": self.per_million_tokens.estimate.to_json(),
             "interruptions": None if self.interruptions is None else self.interruptions.to_json(),
+            "not_counted": list(self.not_counted),
         }
 
 
-def money(compute: Compute, price: Price, gpus: int, spot: Interruptions | None = None) -> Money:
-    """Multiply the hours by the price; with interruptions, BadInput if the run would never finish."""
+def money(
+    compute: Compute,
+    price: Price,
+    gpus: int,
+    spot: Interruptions | None = None,
+    tokens: int | None = None,
+) -> Money:
+    """Multiply the hours by the price; with interruptions, BadInput if the run would never finish.
+
+    Where started units are billed and the run's `tokens` are known, a million of them costs its share of
+    the bill.
+    """
     cost = None if compute.gpu_hours is None else training_cost(compute.gpu_hours, price, gpus=gpus)
-    mid = compute.step_seconds.mid
-    rate = compute.tokens_per_second
-    spread = Estimate(
-        rate * mid / compute.step_seconds.high,
-        rate,
-        rate * mid / compute.step_seconds.low,
-        compute.step_seconds.reason,
-    )
-    each = cost_per_million_tokens(spread, gpus, price)
+    if cost is not None and compute.decode is not None:
+        cost = replace(cost, name="generated tokens")
+    if cost is not None and tokens and price.billing_seconds:
+        each = Item(
+            "per million tokens",
+            cost.estimate * (1e6 / tokens),
+            "cost·10⁶/tokens",
+            {"cost": cost.estimate.mid, "tokens": tokens},
+            cost.source,
+            "modelled",
+        )
+    else:
+        mid, rate = compute.step_seconds.mid, compute.tokens_per_second
+        spread = Estimate(
+            rate * mid / compute.step_seconds.high,
+            rate,
+            rate * mid / compute.step_seconds.low,
+            compute.step_seconds.reason,
+        )
+        each = cost_per_million_tokens(spread, gpus, price)
     taken = None
     if spot is not None:
         from loadsheet.sheet.spot import interrupted
 
         taken = interrupted(compute, price, gpus, spot)
-    return Money(price, compute.gpu_hours, cost, each, taken)
+    return Money(price, compute.gpu_hours, cost, each, taken, compute.not_counted)

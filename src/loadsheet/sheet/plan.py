@@ -136,7 +136,9 @@ class Sheet:
             marketed = gpu.memory_marketed_gb * GIB
         self.memory = Memory(account, marketed, gpu.memory_usable_bytes)
         self.verdict = verdict_of(self.memory.peak, gpu.memory_usable_bytes)
-        self.money: Money | None = None if price is None else money(self.compute, price, gpus, interruptions)
+        self.money: Money | None = (
+            None if price is None else money(self.compute, price, gpus, interruptions, recipe.tokens)
+        )
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
