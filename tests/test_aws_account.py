@@ -124,6 +124,24 @@ def test_what_the_simulator_says(
     assert words in facts(found)
 
 
+def test_a_role_with_a_path(world: World, tmp_path: Path) -> None:  # noqa: F811
+    """IAM Identity Center's have one, of which a session says nothing: IAM knows them only by their whole ARN."""
+    name, path = "AWSReservedSSO_Train_0123456789abcdef", "/aws-reserved/sso.amazonaws.com/eu-west-1/"
+    whole = f"arn:aws:iam::{ACCOUNT}:role{path}{name}"
+    say = decisions("ec2:TerminateInstances")
+    world.answer("sts:GetCallerIdentity", caller(f"assumed-role/{name}/ada@example.org"))
+    world.answer(
+        "iam:SimulatePrincipalPolicy",
+        lambda request: say(request) if request["PolicySourceArn"] == whole else Refusal("NoSuchEntity", 404),
+    )
+    world.client("iam").create_role(RoleName=name, Path=path, AssumeRolePolicyDocument="{}")
+    assert look(tmp_path, "aws.rights").state == "ok"
+    world.refuse("iam:GetRole", "AccessDenied", status=403)
+    found = look(tmp_path, "aws.rights")
+    assert (found.state, "`iam:GetRole`" in found.next) == ("unknown", True)
+    assert "the role has a path, which its session does not tell (not allowed to iam:GetRole" in facts(found)
+
+
 def test_no_verdict_on_rights_without_the_simulator(world: World, tmp_path: Path) -> None:  # noqa: F811
     """Names of policies say who is an administrator, not who is none."""
     world.answer("sts:GetCallerIdentity", caller("assumed-role/train/me"))

@@ -41,7 +41,7 @@ class Caller:
 
     @property
     def principal(self) -> str:
-        """The ARN that policies are attached to: of the role itself where a session of it asks."""
+        """The ARN that policies are attached to: of the role itself where a session of it asks, if it has no path."""
         if self.kind == "role":
             return f"arn:{self.partition}:iam::{self.account}:role/{self.name}"
         return self.arn.replace(":sts::", ":iam::")
@@ -94,6 +94,22 @@ def parse_caller(arn: str) -> Caller:
     # a user's name stands behind its path, a session's name behind its role
     name = rest.rpartition("/")[2] if kind == "user" else rest.partition("/")[0]
     return Caller(arn, match["account"], names.get(kind, "other"), name, match["partition"])
+
+
+def principal(context: Context) -> tuple[str, CannotLook | None]:
+    """The ARN that policies are attached to, of a role with its path, and why that could not be asked for.
+
+    A session does not tell the path of its role, and those of IAM Identity Center have one
+    (`/aws-reserved/sso.amazonaws.com/`, of most with the region behind it).
+    """
+    who = caller(context)
+    if who.kind != "role":
+        return who.principal, None
+    try:
+        role = account(context).call("iam", "get_role", RoleName=who.name).get("Role") or {}
+    except CannotLook as error:
+        return who.principal, error
+    return str(role.get("Arn") or who.principal), None
 
 
 def summary(context: Context) -> dict[str, int]:

@@ -23,6 +23,7 @@ PREFLIGHT: Final = frozenset(
         "iam:GenerateCredentialReport",
         "iam:GetAccountSummary",
         "iam:GetCredentialReport",
+        "iam:GetRole",
         "iam:ListAttachedGroupPolicies",
         "iam:ListAttachedRolePolicies",
         "iam:ListAttachedUserPolicies",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from loadsheet.cloud.aws.failures import CallFailed
-from loadsheet.cloud.aws.looked import Caller, account, attached, caller, shown
+from loadsheet.cloud.aws.failures import CallFailed, is_missing
+from loadsheet.cloud.aws.looked import Caller, account, attached, caller, principal, shown
 from loadsheet.cloud.aws.session import GLOBAL
 from loadsheet.cloud.checklist import CannotLook, Result, fail, not_applicable, ok, unknown, warn
 from loadsheet.cloud.context import Context
@@ -88,14 +88,17 @@ def _less(found: Caller) -> str:
 def _simulated(context: Context, found: Caller, refused: str) -> Result:
     """What IAM says that the caller may do; without that there is no verdict: policies can be long."""
     asked = (*_RISKY, *_NEEDED)
+    arn, without_path = principal(context)
     rows = account(context).items(
-        "iam",
-        "simulate_principal_policy",
-        "EvaluationResults",
-        PolicySourceArn=found.principal,
-        ActionNames=list(asked),
+        "iam", "simulate_principal_policy", "EvaluationResults", PolicySourceArn=arn, ActionNames=list(asked)
     )
-    decisions = {str(row.get("EvalActionName")): str(row.get("EvalDecision")) for row in rows}
+    try:
+        decisions = {str(row.get("EvalActionName")): str(row.get("EvalDecision")) for row in rows}
+    except CallFailed as error:
+        if not (is_missing(error) and without_path):
+            raise
+        text = f"IAM knows no {arn}: the role has a path, which its session does not tell ({without_path})"
+        raise CannotLook(text, without_path.next) from None
     if set(asked) - set(decisions):
         raise CannotLook(
             f"IAM's simulator did not say whether {shown(set(asked) - set(decisions))} is allowed"
