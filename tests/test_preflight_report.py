@@ -62,7 +62,9 @@ def test_a_long_command_in_a_hint(width: int) -> None:
     shown = of("aws.metadata", result, width)
     words = pasted(shown, "aws") or [shlex.split(LONG) for line in shown if f"`{LONG}`" in line]
     assert words == [shlex.split(LONG)]
-    assert "in a container also" in " ".join(" ".join(shown).split())
+    text = " ".join(" ".join(shown).split())
+    assert "in a container also `--http-put-response-hop-limit 2`" in text
+    assert "$ --" not in text  # an option is no command
 
 
 @pytest.mark.parametrize("width", WIDTHS)

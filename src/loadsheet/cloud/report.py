@@ -39,8 +39,9 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
     """
     width = max(width, 16)
     lines: list[str] = []
-    glued = _QUOTED.sub(lambda match: match[0].replace(" ", _GLUE), text)
-    for is_command, part in _parts(glued, width - len(indent)):
+    room = width - len(indent)
+    glued = _QUOTED.sub(lambda match: _held(match[0], room), text)
+    for is_command, part in _parts(glued, room):
         if is_command:
             lines += command(part.replace(_GLUE, " "), width, indent)
             continue
@@ -52,6 +53,12 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
     return lines or [""]
 
 
+def _held(quoted: str, room: int) -> str:
+    """What stands between backquotes, held together if a line has room for it, or if it gets lines of its own."""
+    fits = len(quoted) <= room or _plain(quoted.strip("`"))
+    return quoted.replace(" ", _GLUE) if fits else quoted
+
+
 def _parts(glued: str, room: int) -> Iterator[tuple[bool, str]]:
     """The text in pieces, and between them the commands that are too long for a line."""
     done = 0
@@ -59,7 +66,7 @@ def _parts(glued: str, room: int) -> Iterator[tuple[bool, str]]:
         span = _SPAN.fullmatch(word[0])
         if span is None or len(word[0]) <= room or not _plain(span[2]):
             continue
-        yield False, glued[done : word.start()] + span[1]
+        yield False, glued[done : word.start()].lstrip() + span[1]
         yield True, span[2]
         done = word.end() - len(span[3].lstrip(",;.:"))
     yield False, glued[done:].lstrip() if done else glued
@@ -81,9 +88,9 @@ def command(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def _plain(words: str) -> bool:
-    """Whether a text is one command and its arguments, and nothing that only a shell could do."""
+    """Whether a text is one command and its arguments, no option alone, and nothing that only a shell could do."""
     text = words.replace(_GLUE, " ")
-    if " " not in text or any(sign in text for sign in "|&;<>$"):
+    if " " not in text or text.startswith("-") or any(sign in text for sign in "|&;<>$"):
         return False
     try:
         return bool(shlex.split(text))
