@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from pathlib import Path
 
 import click
 import pytest
-from terminal import answered, refused, run
+from terminal import TINY, answered, refused, run
 
 import loadsheet as ls
 from loadsheet.cli import COMMANDS, main
@@ -152,6 +153,39 @@ def test_comparison() -> None:
     assert list(data["compare"][0]) == [key for key in whole if key not in left_out]
     answered("plan", "llama-3-8b", "--gpu", "t4,h100-sxm", code=1)
     refused("plan", "gpt2", "--gpu", "all", "--explain", words="--explain: got several GPUs")
+
+
+_GIVEN = {
+    "task": "lora", "batch": "2", "seq": "512", "gpus": "1", "precision": "mixed", "optimizer": "adamw",
+    "stack": "hf", "rank": "8", "mfu": "0.4",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("gpu", ["t4", "t4,l4"])
+def test_every_default_is_starred(gpu: str) -> None:
+    """In one plan and in a comparison alike: what is given has no star, what is not has one or is in the last line."""
+    without = " ".join(answered("plan", "gpt2", "--gpu", gpu).stdout.split())
+    for said in ("train*", "mixed*, adamw*", "torch*", "batch 1* × 1,024* tokens", "1* ", "40%*"):
+        assert said in without
+    given = [text for name, value in _GIVEN.items() for text in (f"--{name}", value)]
+    page = " ".join(answered("plan", "gpt2", "--gpu", gpu, *given).stdout.split())
+    for said in ("lora", "mixed, adamw", "hf", "rank 8", "batch 2 × 512 tokens", "1 ", "40%"):
+        assert f"{said}*" not in page
+        assert said in page
+    assert "* defaulted, as are accumulation 1, attention sdpa, dropout on" in page
+    serving = " ".join(answered("plan", "gpt2", "--gpu", gpu, "--task", "serve").stdout.split())
+    assert "weights bf16*, KV bf16*" in serving
+    assert "80 %*" in serving or "80–60 %*" in serving
+
+
+def test_what_the_config_does_not_say(tmp_path: Path) -> None:
+    """Whether the head is tied decides on parameters: a plan and a comparison name the keys that are missing."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY))
+    for gpu in ("t4", "t4,l4"):
+        page = " ".join(answered("plan", str(path), "--gpu", gpu).stdout.split())
+        names = page.split("Missing in the config, so defaulted: ")[1]
+        assert "tie_word_embeddings" in names.split(", ")
 
 
 def test_comparison_of_all() -> None:

@@ -39,7 +39,7 @@ def test_the_least_that_describes_hardware(tmp_path: Path) -> None:
     assert (sheet.memory.usable_bytes, sheet.memory.capacity_bytes) == (8 << 30, 8 << 30)
     assert sheet.compute.step_seconds.mid == pytest.approx(sheet.compute.flops_per_step / (1e11 * 0.4))
     assert sheet.to_dict()["cluster"]["own"] == sheet.gpu.to_json()
-    assert "1 × my-box (yours: box.json; 8.0 GiB usable)" in " ".join(sheet.text().split())
+    assert "1* × my-box (yours: box.json; 8.0 GiB usable)" in " ".join(sheet.text().split())
     dated = write(tmp_path / "dated.json", MACHINE | {"date": "2026-11-29", "verified": True})
     assert ls.gpu(dated).yours == "yours: dated.json, measured 2026-11-29"
 

@@ -28,7 +28,7 @@ SCHEMA: dict[str, dict[str, Any]] = {
         "tied": bool, "max_length": (int, None), "source": str, "defaulted": list,
     },
     "recipe": {"task": str, "batch": int, "seq": int, "tokens": (int, None), "mfu": (float, None), "defaulted": list},
-    "cluster": {"gpu": str, "gpus": int},
+    "cluster": {"gpu": str, "gpus": int, "defaulted": list},
     "memory": {
         "capacity_bytes": int, "usable_bytes": int, "model_states_bytes": float, "peak_bytes": _RANGE,
         "allocated_bytes": _RANGE, "reserved_bytes": _RANGE, "worst_instant": str, "instants": list,

@@ -56,7 +56,7 @@ def test_words_and_exit_status_of_each_verdict(monkeypatch: pytest.MonkeyPatch) 
 def test_own_hardware() -> None:
     """A Gpu of one's own stands wherever an id can."""
     sheet = ls.plan("gpt2", replace(gpu_with(4e9), peaks=(("fp32", 1e12),), bandwidth=1e11))
-    assert sheet.to_dict()["cluster"] == {"gpu": "of-my-own", "gpus": 1}
+    assert sheet.to_dict()["cluster"] == {"gpu": "of-my-own", "gpus": 1, "defaulted": ["gpus"]}
     assert sheet.compute.peak == 1e12
     assert any("no bf16 rate" in w for w in sheet.warnings)
 

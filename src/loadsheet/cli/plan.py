@@ -8,7 +8,10 @@ import click
 
 from loadsheet.cli.output import show, show_json, table, width
 from loadsheet.cli.plan_options import plan_options, sheets_of
+from loadsheet.recipe import Training
 from loadsheet.sheet import Sheet
+from loadsheet.sheet.view import count, footnotes, question
+from loadsheet.sheet.view_time import PREFILL_APART, rates
 from loadsheet.text import gib_range, wrap
 from loadsheet.units import GIB, format_duration, format_money
 
@@ -19,7 +22,7 @@ from loadsheet.units import GIB, format_duration, format_money
 @click.option("--explain", is_flag=True, help="Print every item's working and source.")
 @click.option("--strict", is_flag=True, help="Exit 1 for `tight` too.")
 def command(
-    model: str, gpu: str, gpus: str, as_json: bool, explain: bool, strict: bool, **options: Any
+    model: str, gpu: str, gpus: str | None, as_json: bool, explain: bool, strict: bool, **options: Any
 ) -> int:
     """The whole sheet for MODEL: does it fit, why, what would make it fit, how long, how much.
 
@@ -57,12 +60,14 @@ def comparison(sheets: list[Sheet], room: int) -> str:
     rank = {"fits": 0, "tight": 1, "does_not_fit": 2}
     ordered = sorted(sheets, key=lambda s: (rank[s.verdict], s.compute.step_seconds.mid))
     first = sheets[0]
-    r = first.recipe
-    text = f"{first.model.name} · {r.task} · batch {r.batch:,} × {r.seq:,} tokens · {first.gpus} GPU(s) each"
+    text = " · ".join([*question(first), f"{count(first)} GPU(s) each", rates(sheets)])
     lines = [*wrap(text, room, "  "), "", *table([_cells(s) for s in ordered], _SPARE, room)]
     flagged = [f"{s.gpu.id} {s.money.price.flag}" for s in ordered if s.money and s.money.price.flag]
     if flagged:
         lines += wrap("prices that may not hold: " + ", ".join(flagged), room, "  ")
+    if not isinstance(first.recipe, Training) and (first.money or first.recipe.tokens):
+        lines += wrap(PREFILL_APART, room, "  ")
+    lines += footnotes(first, room, explained=True)
     return "\n".join(lines)
 
 

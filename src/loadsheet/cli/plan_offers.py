@@ -12,7 +12,10 @@ from loadsheet.ledger import Estimate
 from loadsheet.money.offers import Freshness, Offer, cheapest_first, offer
 from loadsheet.money.price import one_currency
 from loadsheet.money.price_file import PriceList
+from loadsheet.recipe import Training
 from loadsheet.sheet import Sheet
+from loadsheet.sheet.view import count, footnotes, question
+from loadsheet.sheet.view_time import PREFILL_APART, rates
 from loadsheet.text import gib_range, wrap
 from loadsheet.units import format_duration, format_money
 
@@ -21,7 +24,7 @@ _SPARE = ("billed by", "time", "location", "verdict", "per hour", "provider", "i
 _SPARE_PER_HOUR = tuple(name for name in _SPARE if name != "per hour")  # where there is no cost of the run
 
 
-def answer(model: str, gpus: str, options: dict[str, Any], *, as_json: bool, strict: bool) -> int:
+def answer(model: str, gpus: str | None, options: dict[str, Any], *, as_json: bool, strict: bool) -> int:
     """Print the offers; 0 if there is one, 1 if nothing on offer fits."""
     for name in ("mtbf", "save", "restart"):
         if options[name] is not None:
@@ -59,7 +62,7 @@ def answer(model: str, gpus: str, options: dict[str, Any], *, as_json: bool, str
     if as_json:
         show_json(_json(prices, fresh, offers, too_small, spot_left))
     else:
-        show("\n".join(_page(prices, fresh, offers, sheets[0], too_small, spot_left, width())))
+        show("\n".join(_page(prices, fresh, offers, sheets, too_small, spot_left, width())))
     return 0 if offers else 1
 
 
@@ -95,16 +98,14 @@ def _page(
     prices: PriceList,
     fresh: Freshness,
     offers: list[Offer],
-    first: Sheet,
+    sheets: list[Sheet],
     too_small: list[Sheet],
     spot_left: int,
     room: int,
 ) -> list[str]:
-    r = first.recipe
-    text = (
-        f"{first.model.name} · {r.task} · batch {r.batch:,} × {r.seq:,} tokens · {first.gpus} GPU(s), each with "
-        f"a replica · prices of {prices.name}"
-    )
+    first = sheets[0]
+    whose = [f"{count(first)} GPU(s), each with a replica", rates(sheets), f"prices of {prices.name}"]
+    text = " · ".join([*question(first), *whose])
     lines = [*wrap(text, room, "  "), ""]
     if offers:
         shown = offers[:_SHOWN]
@@ -127,11 +128,14 @@ def _page(
         notes.append(f"Left out: {spot_left:,} spot price(s); --spot lets them count.")
     if prices.left_out:
         notes.append(prices.left_out)
+    if not isinstance(first.recipe, Training) and first.recipe.tokens:
+        notes.append(PREFILL_APART[0].upper() + PREFILL_APART[1:] + ".")
     if prices.notes:
         notes.append(
             f"{prices.name} said {len(prices.notes)} thing(s) about what it could not look at: see stderr."
         )
-    return [*lines, "", *(line for note in notes for line in wrap(note, room, "  "))]
+    lines += ["", *(line for note in notes for line in wrap(note, room, "  "))]
+    return [*lines, *footnotes(first, room, explained=True)]
 
 
 def _notes(offers: list[Offer], fresh: Freshness) -> list[str]:
@@ -141,7 +145,7 @@ def _notes(offers: list[Offer], fresh: Freshness) -> list[str]:
         notes.append("The cheapest hour is first; --tokens gives the cost of the run and orders by it.")
     shown = offers[:_SHOWN]
     if any(o.row.billing_seconds is None and o.cost is not None for o in shown):
-        notes.append("* no billing unit is given: time is paid as used, not rounded up.")
+        notes.append("* at a cost: no billing unit is given, so time is paid as used, not rounded up.")
     if any(o.flag for o in shown):
         notes.append(
             f"! the price may not hold: undated, or not of the last {fresh.limit} (--max-price-age)."

@@ -51,7 +51,7 @@ _OPTIONS = (
         help="GPU id (`loadsheet gpus`), or a JSON file of your own hardware (`measure machine --save`); several "
         "with commas, or `all`, to compare; `plan`: `any` for the cheapest that a price list offers.",
     ),
-    click.option("--gpus", default="1", help="How many GPUs, each with a replica (data parallel). [1]"),
+    click.option("--gpus", help="How many GPUs, each with a replica (data parallel). [1]"),
     click.option("--task", help="train, lora, qlora or serve. [train]"),
     click.option("--batch", help="Sequences per GPU at once. [1]"),
     click.option("--seq", help="Tokens per sequence. [the model's maximum, at most 8192]"),
@@ -158,7 +158,7 @@ def plan_options(command: _Command) -> _Command:
 def sheets_of(
     model: str,
     gpu: str,
-    gpus: str,
+    gpus: str | None,
     options: dict[str, Any],
     *,
     alone: tuple[str, str] | None = None,
@@ -173,19 +173,20 @@ def sheets_of(
     if alone is not None and len(chosen) > 1:
         raise BadInput(f"{alone[0]}: got several GPUs, expected one", alone[1])
     with _as_options():
-        count = parse_count(gpus, "gpus")
+        given = None if gpus is None else parse_count(gpus, "gpus")
+        count = given or 1
         settings = _settings(options)
         price_of = prices_of(options, alone=len(chosen) == 1)
         warn_shadowed(model)
         found = find_model(model)
-        spot = _interruptions(settings, lambda: plan(found, chosen[0], count, **settings))
+        spot = _interruptions(settings, lambda: plan(found, chosen[0], given, **settings))
         if steps is not None and "tokens" not in settings:
             settings |= _tokens(steps, count, found.max_length, settings)
         sheets = []
         for each in chosen:
             price = price_of(each, count)
             taken = spot if price is not None or len(chosen) == 1 else None
-            sheets.append(plan(found, each, count, price=price, interruptions=taken, **settings))
+            sheets.append(plan(found, each, given, price=price, interruptions=taken, **settings))
     for message in dict.fromkeys(w for s in sheets for w in s.warnings):
         warn(message)
     return sheets

@@ -35,7 +35,7 @@ from loadsheet.units import parse_count
 def command(
     model: str,
     gpu: str,
-    gpus: str,
+    gpus: str | None,
     steps: str | None,
     checkpoint_every: str | None,
     out: Path | None,

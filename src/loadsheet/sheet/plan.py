@@ -114,8 +114,10 @@ class Sheet:
         options: Mapping[str, Any],
         closed: Runs | None = None,
         interruptions: Interruptions | None = None,
+        gpus_defaulted: bool = False,
     ) -> None:
         self.model, self.recipe, self.gpu, self.gpus, self.price = model, recipe, gpu, gpus, price
+        self.gpus_defaulted = gpus_defaulted
         self.options = dict(options)
         self.closed, self.interruptions = closed, interruptions
         self.calibration: Calibration | None = None
@@ -213,12 +215,16 @@ class Sheet:
         return plan(
             self.model,
             self.gpu if gpu is None else gpu,
-            self.gpus if gpus is None else gpus,
+            self._given_gpus if gpus is None else gpus,
             price=self.price,
             calibration=self.closed,
             interruptions=self.interruptions,
             **{**self.options, **options},
         )
+
+    @property
+    def _given_gpus(self) -> int | None:
+        return None if self.gpus_defaulted else self.gpus
 
     def to_dict(self, *, full: bool = True) -> dict[str, Any]:
         """The JSON of the design as a dict; `full=False` leaves out remedies and capacity."""
@@ -232,7 +238,8 @@ class Sheet:
             },
             "recipe": self.recipe.to_json(),
             "cluster": {
-                "gpu": self.gpu.id, "gpus": self.gpus, **({"own": self.gpu.to_json()} if self.gpu.own else {})
+                "gpu": self.gpu.id, "gpus": self.gpus, "defaulted": ["gpus"] if self.gpus_defaulted else [],
+                **({"own": self.gpu.to_json()} if self.gpu.own else {}),
             },
             "memory": self.memory.to_json(),
             "compute": self.compute.to_json(),
@@ -293,7 +300,7 @@ def _calibrate(closed: Runs, model: Model, recipe: Training, gpu: Gpu) -> Calibr
 def plan(
     model: Any,
     gpu: str | os.PathLike[str] | Gpu,
-    gpus: int = 1,
+    gpus: int | None = None,
     task: str | None = None,
     *,
     price: Any = None,
@@ -304,7 +311,7 @@ def plan(
     """The sheet for a model (preset, path, config dict or Model) on a GPU.
 
     `gpu` is an id, or a JSON file that describes hardware of one's own. `batch` is per GPU, `seq` in
-    tokens; `gpus` > 1 means as many replicas (data parallel). Options are those of `Training` and
+    tokens; `gpus` > 1 means as many replicas (data parallel), left out it is 1. Options are those of `Training` and
     `Serving`; what is left out takes its default and is listed in `recipe.defaulted`. `price` is per GPU
     hour. `calibration` is a file of closed runs, whose MFU takes the place of the default.
     `interruptions` adds what a whole training run takes and costs on machines that are taken away.
@@ -320,7 +327,7 @@ def plan(
     if "max_length" in options:  # the model's own, not an option
         raise UnknownKey("max_length", [f.name for f in fields(Training)], "option")
     hardware = find_gpu(gpu)
-    count = whole("gpus", gpus, maximum=1 << 20)
+    count = 1 if gpus is None else whole("gpus", gpus, maximum=1 << 20)
     found = find_model(model)
     money_per_hour = None if price is None else parse_price(price)
     made = on_device(recipe(task=task, max_length=found.max_length, **options), hardware.device)
@@ -339,4 +346,4 @@ def plan(
             "`loadsheet odds --work 24h` counts without a model",
         )
     given = {k: v for k, v in {"task": task, **options}.items() if v is not None}
-    return Sheet(found, made, hardware, count, money_per_hour, given, closed, interruptions)
+    return Sheet(found, made, hardware, count, money_per_hour, given, closed, interruptions, gpus is None)

@@ -33,12 +33,24 @@ def render(sheet: Any, *, width: int = 100, explain: bool = False) -> str:
     lines += money_lines(sheet, width)
     if explain:
         lines += ["", *working(sheet, width)]
-    lines += _footnotes(sheet, width, explained=explain)
+    lines += footnotes(sheet, width, explained=explain)
     return "\n".join(lines)
 
 
 def header(sheet: Any) -> str:
     """Model, task, how, sizes, where; a star marks what was defaulted."""
+    usable = f"{sheet.gpu.memory_usable_bytes / GIB:.1f} GiB usable"
+    whose = f"{sheet.gpu.yours}; " if sheet.gpu.own else ""
+    return " · ".join([*question(sheet), f"{count(sheet)} × {sheet.gpu.id} ({whose}{usable})"])
+
+
+def count(sheet: Any) -> str:
+    """How many GPUs, starred if nobody said so."""
+    return f"{sheet.gpus}{'*' if sheet.gpus_defaulted else ''}"
+
+
+def question(sheet: Any) -> list[str]:
+    """What is asked, but for the GPUs: model, task, how, sizes; a star marks what was defaulted."""
     r = sheet.recipe
     parts = [sheet.model.name, r.task + star(sheet, "task")]
     if isinstance(r, Training):
@@ -54,11 +66,7 @@ def header(sheet: Any) -> str:
     size = f"batch {r.batch:,}{star(sheet, 'batch')} × {r.seq:,}{star(sheet, 'seq')} tokens"
     if isinstance(r, Training) and r.accumulation > 1:
         size += f" × {r.accumulation} accumulated"
-    parts.append(size)
-    usable = f"{sheet.gpu.memory_usable_bytes / GIB:.1f} GiB usable"
-    whose = f"{sheet.gpu.yours}; " if sheet.gpu.own else ""
-    parts.append(f"{sheet.gpus} × {sheet.gpu.id} ({whose}{usable})")
-    return " · ".join(parts)
+    return [*parts, size]
 
 
 def verdict_line(sheet: Any) -> str:
@@ -312,21 +320,27 @@ def working(sheet: Any, width: int) -> list[str]:
     return [*lines, ""]
 
 
-def _footnotes(sheet: Any, width: int, *, explained: bool) -> list[str]:
-    if not sheet.recipe.defaulted:
-        return []
+def footnotes(sheet: Any, width: int, *, explained: bool) -> list[str]:
+    """What a star means, with the defaults that stand nowhere else, and what the config did not say."""
+    lines = []
     hidden = sorted(
         sheet.recipe.defaulted
         - {"task", "batch", "seq", "precision", "optimizer", "stack", "mfu", "weights", "kv", "rank"}
     )
-    text = "* defaulted"
-    if hidden:
-        values = {**sheet.recipe.to_json(), **sheet.recipe.to_json().get("execution", {})}
-        shown = ", ".join(f"{name} {_plain(values.get(name))}" for name in hidden)
-        text += f", as are {shown}"
-    if not explained:
-        text += "; --explain shows every working and source"
-    return wrap(text, width, "  ")
+    # shares of the data sheet's rates are always starred when serving
+    if sheet.recipe.defaulted or sheet.gpus_defaulted or not isinstance(sheet.recipe, Training):
+        text = "* defaulted"
+        if hidden:
+            values = {**sheet.recipe.to_json(), **sheet.recipe.to_json().get("execution", {})}
+            shown = ", ".join(f"{name} {_plain(values.get(name))}" for name in hidden)
+            text += f", as are {shown}"
+        if not explained:
+            text += "; --explain shows every working and source"
+        lines += wrap(text, width, "  ")
+    if sheet.model.defaulted:
+        missing = ", ".join(dict.fromkeys(sheet.model.defaulted))
+        lines += wrap(f"Missing in the config, so defaulted: {missing}", width, "  ")
+    return lines
 
 
 def _plain(value: Any) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from loadsheet.recipe import Training, tables
 from loadsheet.text import wrap
 from loadsheet.units import format_bytes, format_duration, format_money, format_si
+
+#: a remark on hours and money of serving where there is no room for more
+PREFILL_APART = "hours and money are those of generated tokens; the prefill of their prompts is not in them"
 
 
 def star(sheet: Any, name: str) -> str:
@@ -66,6 +70,17 @@ def _mfu(sheet: Any) -> str:
     mfu, found = sheet.compute.mfu, sheet.calibration
     text = f"{mfu:.0%}" if mfu >= 0.0995 else f"{mfu * 100:.2g}%"
     return f"{text} ({found.said})" if found is not None else text + star(sheet, "mfu")
+
+
+def rates(sheets: Sequence[Any]) -> str:
+    """What the times of several sheets rest on: the MFU, of each GPU if they differ, or the shares of the rates."""
+    if not isinstance(sheets[0].recipe, Training):
+        shares = f"{_band('bandwidth', 'mid')} of the bandwidth, {_band('prefill', 'mid')} of the FLOP/s"
+        return f"at {shares}, whichever binds"
+    said = [_mfu(sheet) for sheet in sheets]
+    if len(set(said)) == 1:
+        return f"MFU {said[0]}"
+    return "MFU " + ", ".join(f"{text} on {sheet.gpu.id}" for text, sheet in zip(said, sheets, strict=True))
 
 
 def _span(sheet: Any) -> str:
