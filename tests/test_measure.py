@@ -48,7 +48,8 @@ def test_kept_bytes_of_a_linear_layer() -> None:
     layer = torch.nn.Linear(16, 4)
     x = torch.randn(8, 16)
     with KeptTensors(layer) as kept:
-        layer(x)
+        out = layer(x)
+    assert out.requires_grad
     assert kept.total == 8 * 16 * 4
     assert kept.by_module == {"": 8 * 16 * 4}
 
@@ -63,8 +64,28 @@ def test_views_count_once() -> None:
     module = Twice()
     x = torch.randn(32, requires_grad=True)
     with KeptTensors(module) as kept:
-        module(x)
+        out = module(x)
+    assert out.requires_grad
     assert kept.total == 32 * 4 + 32 * 4  # x, and sin(x) for the product
+
+
+def test_what_a_dropped_graph_kept_is_not_kept() -> None:
+    """Scores of which only the order is used: their graph is gone at the end, and x is kept by one layer."""
+
+    class Chooses(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scores, self.out = torch.nn.Linear(16, 100), torch.nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            best = self.scores(x).softmax(-1).topk(2).indices  # softmax keeps 8 × 100 numbers for a while
+            return self.out(x) * (best[:, :1] > 0)
+
+    module = Chooses()
+    with KeptTensors(module) as kept:
+        out = module(torch.randn(8, 16))
+    assert out.requires_grad
+    assert kept.total == 8 * 16 * 4 + 8 * 1  # x, and the boolean factor
 
 
 def test_hooks_leak_nothing() -> None:

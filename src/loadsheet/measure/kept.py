@@ -1,7 +1,8 @@
-"""What autograd keeps for backward, counted as it happens: each storage once, parameters left out."""
+"""What autograd keeps for backward: each storage once, parameters left out."""
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,37 +21,54 @@ class Kept:
     )  # module, dtype, shape, bytes
 
 
-class KeptTensors:
-    """Context: everything that a forward inside it keeps for backward is recorded in `kept`.
+class _Held:
+    """What the graph holds in a saved tensor's place: it goes when the graph does."""
 
-    The pack hook hands on a detached view: returning the tensor itself would tie the graph to itself
-    and leak it. Storages are told apart by identity, so views of one storage count once and a view
-    counts its whole storage, which it keeps alive.
+    __slots__ = ("__weakref__", "tensor")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+class KeptTensors:
+    """Context: what a forward inside it keeps for backward, as it is at the end of the block, is in `kept`.
+
+    What the graph of a part kept that is gone by then (scores of which only the order was used) is not
+    counted; so the loss must be alive at the end. The pack hook hands on a detached view: returning the
+    tensor itself would tie the graph to itself and leak it. Storages are told apart by identity, so views of
+    one storage count once and a view counts its whole storage, which it keeps alive.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.kept = Kept()
         self._names: list[str] = []
-        self._seen: set[int] = set()
-        self._alive: list[Any] = []  # storages seen, so that no address is used twice meanwhile
+        self._packed: list[tuple[weakref.ref[_Held], str, str, tuple[int, ...]]] = []
         self._handles: list[Any] = []
         self._module = module
         self._parameters = {p.untyped_storage()._cdata for p in module.parameters()}
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda held: held.tensor)
 
-    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key not in self._parameters and key not in self._seen:
-            self._seen.add(key)
-            self._alive.append(storage)
-            size = storage.nbytes()
+    def _pack(self, tensor: torch.Tensor) -> _Held:
+        held = _Held(tensor.detach())
+        if tensor.untyped_storage()._cdata not in self._parameters:
             name = self._names[-1] if self._names else ""
-            self.kept.total += size
-            self.kept.count += 1
-            self.kept.by_module[name] = self.kept.by_module.get(name, 0) + size
-            self.kept.tensors.append((name, str(tensor.dtype)[6:], tuple(tensor.shape), size))
-        return tensor.detach()
+            self._packed.append((weakref.ref(held), name, str(tensor.dtype)[6:], tuple(tensor.shape)))
+        return held
+
+    def _count(self) -> None:
+        kept, seen = self.kept, set()
+        for reference, name, dtype, shape in self._packed:
+            held = reference()
+            storage = None if held is None else held.tensor.untyped_storage()
+            if storage is None or storage._cdata in seen:
+                continue
+            seen.add(storage._cdata)
+            size = storage.nbytes()
+            kept.total += size
+            kept.count += 1
+            kept.by_module[name] = kept.by_module.get(name, 0) + size
+            kept.tensors.append((name, dtype, shape, size))
+        self._packed.clear()
 
     def __enter__(self) -> Kept:
         def enter(name: str) -> Any:
@@ -73,4 +91,4 @@ class KeptTensors:
         self._hooks.__exit__(*error)
         for handle in self._handles:
             handle.remove()
-        self._alive.clear()
+        self._count()
