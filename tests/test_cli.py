@@ -199,14 +199,31 @@ def test_targets_that_are_not_there() -> None:
     answered(*plan("--task", "lora", "--targets", "c_attn, c_fc,c_attn"))
 
 
-@pytest.mark.parametrize("seq", ["1025", "2k", "1000000"])
-def test_beyond_the_models_length(seq: str) -> None:
-    """GPT-2 was made for 1,024 tokens: a warning on stderr, and the exit status is the verdict's."""
-    result = run(*plan("--seq", seq))
+@pytest.mark.parametrize("seq", ["2049", "4k", "1000000"])
+def test_beyond_the_length_of_a_rotary_model(seq: str) -> None:
+    """Pythia was made for 2,048 tokens and has a rotation for more: a warning, and the exit status is the verdict's."""
+    args = ("plan", "pythia-70m", "--gpu", "h100-sxm", "--seq")
+    result = run(*args, seq)
     assert result.exit_code in (0, 1)
-    assert "beyond the 1,024 tokens" in result.stderr
+    assert "beyond the 2,048 tokens" in result.stderr
     assert ("DOES NOT FIT" in result.stdout) == (result.exit_code == 1)
-    assert run(*plan("--seq", "1024")).stderr == ""
+    assert run(*args, "2048").stderr == ""
+
+
+@pytest.mark.parametrize(("model", "rows"), [("gpt2", 1024), ("opt-1.3b", 2048), ("gpt-3-175b", 2048)])
+@pytest.mark.parametrize("task", ["train", "serve"])
+def test_beyond_a_table_of_positions(model: str, rows: int, task: str) -> None:
+    """A learned table has no row for more tokens (Radford 2019: 1,024; Zhang 2022, Brown 2020: 2,048): it cannot run."""
+    args = ("plan", model, "--gpu", "mi300x", "--task", task, "--seq")
+    refused(*args, str(rows + 1), words=f"--seq: got {rows + 1:,}, expected at most {rows:,}")
+    found = run(*args, str(rows), "--json")
+    assert json.loads(found.stdout)["capacity"]["longest_seq"] in (0, rows)
+
+
+def test_a_page_names_the_table_of_positions() -> None:
+    """Where the table is the limit and not the memory, the page says so."""
+    page = " ".join(answered(*plan()).stdout.split())
+    assert "the longest sequence is 1,024, all that its table of positions has" in page
 
 
 @pytest.mark.parametrize("sizes", [("1e12", "1e12"), ("1099511627776", "1"), ("1", "1099511627776")])
@@ -215,7 +232,20 @@ def test_sizes_beyond_reason_stay_exact(sizes: tuple[str, str]) -> None:
     batch, seq = sizes
     sheet = json.loads(
         answered(
-            *plan("--batch", batch, "--seq", seq, "--tokens", "1e18", "--price", "1", "--json"), code=1
+            "plan",
+            "pythia-70m",
+            "--gpu",
+            "h100-sxm",
+            "--batch",
+            batch,
+            "--seq",
+            seq,
+            "--tokens",
+            "1e18",
+            "--price",
+            "1",
+            "--json",
+            code=1,
         ).stdout
     )
     assert sheet["recipe"]["batch"] * sheet["recipe"]["seq"] == int(float(batch)) * int(float(seq))

@@ -13,7 +13,7 @@ import pytest
 
 _SOURCE = str(Path(__file__).parent.parent / "src")
 _FITS = "plan gpt2 --gpu h100-sxm"
-_TOO_LARGE = "plan gpt2 --gpu t4 --seq 1M"
+_TOO_LARGE = "plan gpt2 --gpu t4 --batch 1M"
 
 
 def _environment(**more: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from loadsheet.memory.serving import serving_memory, weight_items
 from loadsheet.memory.states import paged_states
 from loadsheet.memory.training import state_items, training_memory
 from loadsheet.recipe import MAX_SIZE, Recipe, Serving, Training, on_device, recipe
-from loadsheet.sheet.plan import verdict_of
+from loadsheet.sheet.plan import learned_positions, verdict_of
 
 Device = Literal["cuda", "cpu"]
 LIMIT = MAX_SIZE  # where a search ends: what still fits there has no limit that matters
@@ -108,7 +108,8 @@ def capacity(sheet: Any) -> Capacity:
     r = sheet.recipe
     usable = probe.usable
     batch = greatest(lambda n: probe.peak(batch=n).high, usable, r.batch, LIMIT)
-    seq = greatest(lambda n: probe.peak(seq=n).high, usable, r.seq, LIMIT)
+    longest = learned_positions(sheet.model) or LIMIT
+    seq = greatest(lambda n: probe.peak(seq=n).high, usable, r.seq, longest)
     return Capacity(batch, seq, largest_presets(usable, sheet.gpu.device), (1, USE_SEQ))
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from loadsheet.arch.families import contradicted
+from loadsheet.arch.layers.base import Embedding
 from loadsheet.arch.model import Model
 from loadsheet.arch.read import model as find_model
 from loadsheet.errors import BadInput, UnknownKey, shorten
@@ -279,6 +280,28 @@ class Sheet:
         return f"<Sheet {self.model.name} {self.recipe.task} on {self.gpus} × {self.gpu.id}: {self.verdict}>"
 
 
+def learned_positions(model: Model) -> int | None:
+    """Tokens for which a learned table has positions, beyond which the model cannot run; None without a table.
+
+    Rotary and linear biases have a value for every position, so there the length is only a warning.
+    """
+    for name, layer in model.extras:
+        table = name.rpartition(".")[2]
+        if isinstance(layer, Embedding) and ("pos" in table or table == "wpe"):
+            return model.max_length
+    return None
+
+
+def _check_positions(model: Model, seq: int) -> None:
+    rows = learned_positions(model)
+    if rows is not None and seq > rows:
+        raise BadInput(
+            f"seq: got {seq:,}, expected at most {rows:,}: {model.name} looks positions up in a learned table of "
+            "that length",
+            "it cannot run on longer sequences; a table of your own goes into its config.json",
+        )
+
+
 def _calibrate(closed: Runs, model: Model, recipe: Training, gpu: Gpu) -> Calibration | None:
     """What the user's closed runs say about this question; BadInput if an MFU is given as well."""
     if recipe.mfu is not None:
@@ -331,6 +354,7 @@ def plan(
     found = find_model(model)
     money_per_hour = None if price is None else parse_price(price)
     made = on_device(recipe(task=task, max_length=found.max_length, **options), hardware.device)
+    _check_positions(found, made.seq)
     if isinstance(made, Serving) and serves_file(found, made):
         require_whole(found)
     closed = None if calibration is None else read_calibration(calibration)

@@ -10,6 +10,7 @@ from loadsheet.memory.states import paged_states
 from loadsheet.memory.terms import Instant
 from loadsheet.recipe import Training, bytes_per_parameter, pick
 from loadsheet.sheet.capacity import LIMIT
+from loadsheet.sheet.plan import learned_positions
 from loadsheet.sheet.view_time import money_lines, star, time_lines
 from loadsheet.text import columns, explain, gib_range, wrap
 from loadsheet.units import (
@@ -290,8 +291,10 @@ def _holds(sheet: Any, width: int) -> list[str]:
 
 
 def _beyond(sheet: Any) -> str:
-    limit = sheet.model.max_length
-    return f" (the model was made for {limit:,})" if limit and sheet.capacity.longest_seq > limit else ""
+    limit, longest = sheet.model.max_length, sheet.capacity.longest_seq
+    if longest == learned_positions(sheet.model):
+        return ", all that its table of positions has"
+    return f" (the model was made for {limit:,})" if limit and longest > limit else ""
 
 
 def working(sheet: Any, width: int) -> list[str]:
