@@ -29,6 +29,7 @@ from click.testing import Result as Outcome
 from preflight_world import machine
 
 from loadsheet.cli import main
+from loadsheet.cloud.aws.in_time import NAME
 from loadsheet.cloud.carry_out import carry_out
 from loadsheet.cloud.checklist import Result
 from loadsheet.cloud.context import Context, Inputs
@@ -211,6 +212,14 @@ def world(aws_server: World, offline: object, monkeypatch: pytest.MonkeyPatch) -
     return aws_server
 
 
+def let_go(over: threading.Event) -> None:
+    """End what an answer waits for, and wait for those who were given up and still ask."""
+    over.set()
+    for thread in threading.enumerate():
+        if thread.name == NAME:
+            thread.join(120)
+
+
 # --- left-overs --------------------------------------------------------------------------------------------
 
 IMAGE = "ami-12345678"
@@ -219,6 +228,8 @@ EMPTY: dict[str, dict[str, Any] | str] = {
     "ec2:DescribeFastSnapshotRestores": "<R><fastSnapshotRestoreSet/></R>",
     "ec2:DescribeCapacityReservations": "<R><capacityReservationSet/></R>",
     "sagemaker:ListApps": {"Apps": []},
+    # idle ones; moto calls that of a NAT gateway idle, too
+    "ec2:DescribeNetworkInterfaces": "<R><networkInterfaceSet/></R>",
 }
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import builtins
+import os
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
-from aws_world import REGION, Page, Refusal, World, aws_server, caller, world  # noqa: F401
+from aws_world import REGION, Page, Refusal, World, aws_server, caller, let_go, world  # noqa: F401
 from offline import Offline
 
 from loadsheet.cloud.aws.failures import CallFailed, NotReadOnly, permission
@@ -228,6 +230,52 @@ def test_a_server_that_never_answers_is_left(world: World) -> None:  # noqa: F81
     finally:
         over.set()
     assert error.kind == "unreachable"
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_an_end_for_all(world: World, listed: bool) -> None:  # noqa: F811
+    """What has no answer by then has failed, whatever its own time and tries; after it nothing is asked."""
+    over = threading.Event()
+    world.answer("ec2:DescribeVolumes", lambda request: over.wait(LONG) and None)
+    account = Account(timeout=LONG)
+    account.client("ec2")
+    account.until = time.monotonic() + 0.2
+    try:
+        for _ in range(2):
+            pages = account.pages("ec2", "describe_volumes")
+            with pytest.raises(CallFailed, match="not done in time"):
+                next(pages) if listed else account.call("ec2", "describe_volumes")
+    finally:
+        let_go(over)
+    account.until = None
+    world.answers.clear()
+    assert account.call("ec2", "describe_volumes")["Volumes"] == []
+
+
+def test_credentials_that_do_not_come(
+    world: World,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Any,
+) -> None:
+    """A program of a profile has no time-out of its own: the end holds for it, too."""
+    os.mkfifo(tmp_path / "never")
+    program = f"""sh -c "test -e '{tmp_path}/over' || cat '{tmp_path}/never'" """
+    (tmp_path / "config").write_text(f"[profile slow]\ncredential_process = {program}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "slow")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    account = Account(timeout=LONG)
+    account.until = time.monotonic() + 0.2
+    try:
+        for _ in range(2):  # the second waits for what the first still holds
+            assert str(failure(account, "sts", "get_caller_identity")) == "not done in time"
+    finally:
+        (tmp_path / "over").touch()
+        with open(tmp_path / "never", "w"):  # the program ends, and does not wait again
+            pass
+        let_go(threading.Event())
+    assert world.calls == []
 
 
 def test_no_credentials(world: World, offline: Offline, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 from aws_world import (
     World,
     aws_server,  # noqa: F401
+    let_go,
     world,  # noqa: F401
 )
 from terminal import answered, refused, run
@@ -91,6 +93,18 @@ def test_a_region_of_another_partition(world: World, name: str) -> None:  # noqa
     """It is known, takes no question in another partition, and nothing is asked outside its own."""
     assert run(*ASK, "--region", name).stderr == ""
     assert {region for region, _ in world.calls} == {base_of(name)}
+
+
+def test_the_question_for_a_region_has_an_end(world: World) -> None:  # noqa: F811
+    """What `--timeout` says holds for it, too, and not three tries of three seconds."""
+    over = threading.Event()
+    world.answer("ec2:DescribeRegions", lambda request: over.wait(300) and None)
+    try:
+        done = run(*ASK[:-2], "--timeout", "500ms", "--region", "eu-moon-1")
+    finally:
+        let_go(over)
+    assert "'eu-moon-1' is in no table here, and AWS could not be asked" in done.stderr
+    assert world.calls.count(("us-east-1", "ec2:DescribeRegions")) <= 1  # no second try
 
 
 def test_a_region_of_china_that_no_table_has(world: World) -> None:  # noqa: F811

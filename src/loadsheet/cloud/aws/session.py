@@ -35,6 +35,7 @@ from loadsheet.cloud.aws.failures import (
     permission,
     permissions,
 )
+from loadsheet.cloud.aws.in_time import in_time
 from loadsheet.cloud.aws.partitions import base_of, partition_of
 from loadsheet.cloud.checklist import CannotLook
 
@@ -69,6 +70,8 @@ class Account:
         self.allowed = None if allowed is None else frozenset(allowed)
         #: every call that was made, as "service:Operation"
         self.calls: set[str] = set()
+        #: monotonic seconds at which what has no answer yet has failed; None: only each call's own time holds
+        self.until: float | None = None
         self._lock = threading.RLock()
         self._clients: dict[tuple[str, str], Any] = {}
         self._session, self._core = _session()
@@ -147,13 +150,8 @@ class Account:
     def call(self, service: str, operation: str, *, region: str = "", **parameters: Any) -> dict[str, Any]:
         """The answer of one call; `operation` as boto3 writes it, `get_account_summary`."""
         client, name = self._ready(service, operation, region)
-        try:
-            answer: dict[str, Any] = getattr(client, operation)(**parameters)
-        except NotReadOnly:
-            raise
-        except Exception as error:
-            raise failed(error, service, name, client.meta.region_name) from None
-        return answer
+        found: dict[str, Any] = self._asked(client, name, lambda: getattr(client, operation)(**parameters))
+        return found
 
     def pages(
         self, service: str, operation: str, *, region: str = "", most: int = PAGES, **parameters: Any
@@ -165,25 +163,26 @@ class Account:
             return
         pages = iter(client.get_paginator(operation).paginate(**parameters))
         for _ in range(most):
-            try:
-                page: dict[str, Any] = next(pages)
-            except StopIteration:
+            page: dict[str, Any] | None = self._asked(client, name, lambda: next(pages, None))
+            if page is None:
                 return
-            except NotReadOnly:
-                raise
-            except Exception as error:
-                raise failed(error, service, name, client.meta.region_name) from None
             yield page
-        try:
-            next(pages)
-        except StopIteration:
+        if self._asked(client, name, lambda: next(pages, None)) is None:
             return
-        except Exception as error:
-            raise failed(error, service, name, client.meta.region_name) from None
         text = (
             f"{service} in {client.meta.region_name}, {name}: more than {most:,} pages, the rest is not read"
         )
         raise CallFailed(text, kind="many", region=client.meta.region_name)
+
+    def _asked(self, client: Any, name: str, ask: Callable[[], _T]) -> _T:
+        """What a client answers, within the time that there is; whatever goes wrong is CallFailed."""
+        region = client.meta.region_name
+        try:
+            return in_time(self.until, ask, region)
+        except NotReadOnly:
+            raise
+        except Exception as error:
+            raise failed(error, client.meta.service_model.service_name, name, region) from None
 
     def items(
         self,
@@ -201,7 +200,7 @@ class Account:
 
     def _ready(self, service: str, operation: str, region: str) -> tuple[Any, str]:
         """The client, and the service's own name of an operation; noted as called."""
-        client = self.client(service, region)
+        client = in_time(self.until, lambda: self.client(service, region), region)
         name = client.meta.method_to_api_mapping.get(operation)
         if name is None:
             text = f"this version of boto3 does not know {service} {operation}"
