@@ -213,7 +213,7 @@ def test_beyond_the_length_of_a_rotary_model(seq: str) -> None:
 @pytest.mark.parametrize(("model", "rows"), [("gpt2", 1024), ("opt-1.3b", 2048), ("gpt-3-175b", 2048)])
 @pytest.mark.parametrize("task", ["train", "serve"])
 def test_beyond_a_table_of_positions(model: str, rows: int, task: str) -> None:
-    """A learned table has no row for more tokens (Radford 2019: 1,024; Zhang 2022, Brown 2020: 2,048): it cannot run."""
+    """No row for more tokens (Radford 2019: 1,024; Zhang 2022, Brown 2020: 2,048), so the model cannot run on them."""
     args = ("plan", model, "--gpu", "mi300x", "--task", task, "--seq")
     refused(*args, str(rows + 1), words=f"--seq: got {rows + 1:,}, expected at most {rows:,}")
     found = run(*args, str(rows), "--json")

@@ -53,3 +53,50 @@ def test_what_paged_states_need_is_with_the_host() -> None:
 def test_no_split_of_what_is_not_divided() -> None:
     """ZeRO divides no activations: with 80 GiB of them no number of GPUs is enough."""
     assert _split("llama-3-8b", "h100-sxm", seq=8192, batch=4) == (0, 0.0)
+
+
+# --- other hardware -----------------------------------------------------------------------------------------
+
+
+def _gpus(sheet: ls.Sheet) -> dict[str, str]:
+    """GPU -> what it costs, of the remedies that name another one."""
+    return {str(r.options[0][1]): r.costs for r in sheet.remedies if r.change.startswith("--gpu ")}
+
+
+def test_a_larger_gpu_says_what_it_costs_in_time() -> None:
+    """119 GiB at 273 GB/s hold what 80 GiB at 3,350 do not, 12 times as long; one that is no slower is named as well."""
+    found = _gpus(ls.plan("llama-3-8b", "h100-sxm", task="serve", seq=8192, batch=95))
+    assert list(found) in (["dgx-spark-gb10", "h200-sxm"], ["dgx-spark-gb10", "h200-nvl"])
+    assert "a step takes 12 times as long" in found.pop("dgx-spark-gb10")
+    assert "times as long" not in next(iter(found.values()))
+
+
+def test_a_larger_gpu_has_the_rate_that_is_asked_for() -> None:
+    """An A100 of 80 GB has no fp8 rate, so it is no way out for a step in fp8 that an L4 is too small for."""
+    found = _gpus(ls.plan("llama-3.2-1b", "l4", precision="fp8", seq=8192))
+    assert found
+    assert not [name for name in found if "fp8" not in ls.gpu(name).dtypes]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "options", "said"),
+    [
+        ("tpu-v5e", {"task": "qlora"}, ["PyTorch with CUDA", "bitsandbytes only"]),
+        ("trainium2", {"optimizer": "adamw-8bit", "loss": "fused"}, ["PyTorch with CUDA", "adamw-8bit", "Triton"]),
+        ("mi300x", {"task": "qlora", "loss": "fused"}, ["PyTorch with CUDA"]),  # both have versions for it
+        ("h100-sxm", {"task": "qlora", "loss": "fused"}, []),
+    ],
+)  # fmt: skip
+def test_what_is_known_for_cuda_only(gpu: str, options: dict[str, Any], said: list[str]) -> None:
+    """bitsandbytes' installation guide names NVIDIA, AMD, Intel and Apple; Triton compiles for NVIDIA and AMD."""
+    warnings = ls.plan("llama-3.2-1b", gpu, seq=512, **options).warnings
+    assert len(warnings) == len(said)
+    assert all(words in warning for words, warning in zip(said, warnings, strict=True))
+
+
+def test_no_remedy_stands_on_software_that_is_not_there() -> None:
+    """On a TPU neither 8-bit Adam nor Liger nor QLoRA is a way out, and no preset is named for one."""
+    sheet = ls.plan("llama-3-8b", "tpu-v5e")
+    assert not [r for r in sheet.remedies if any(w in r.change for w in ("8bit", "fused", "qlora"))]
+    assert not [use for use, _, _ in sheet.capacity.largest_presets if "8-bit Adam" in use or use == "QLoRA"]
+    assert any("8bit" in r.change for r in ls.plan("llama-3-8b", "h100-sxm").remedies)

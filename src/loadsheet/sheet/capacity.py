@@ -16,6 +16,7 @@ from loadsheet.memory.states import paged_states
 from loadsheet.memory.training import state_items, training_memory
 from loadsheet.recipe import MAX_SIZE, Recipe, Serving, Training, on_device, recipe
 from loadsheet.sheet.plan import learned_positions, verdict_of
+from loadsheet.sheet.software import missing
 
 Device = Literal["cuda", "cpu"]
 LIMIT = MAX_SIZE  # where a search ends: what still fits there has no limit that matters
@@ -30,12 +31,18 @@ class Probe:
 
     def peak(self, model: Model | None = None, **options: Any) -> Estimate:
         """The peak of the same question with some options changed."""
-        merged = {**self.sheet.options, **options}
         target = model or self.sheet.model
-        made = on_device(recipe(max_length=target.max_length, **merged), self.sheet.gpu.device)
+        made = self.recipe(target, **options)
         if isinstance(made, Training):
             return training_memory(target, made, self.sheet.gpus).peak
         return serving_memory(target, made).peak
+
+    def recipe(self, model: Model | None = None, **options: Any) -> Recipe:
+        """The recipe of the same question with some options changed."""
+        length = (model or self.sheet.model).max_length
+        return on_device(
+            recipe(max_length=length, **{**self.sheet.options, **options}), self.sheet.gpu.device
+        )
 
     def verdict(self, peak: Estimate) -> str:
         """The verdict of a peak on this GPU."""
@@ -110,7 +117,10 @@ def capacity(sheet: Any) -> Capacity:
     batch = greatest(lambda n: probe.peak(batch=n).high, usable, r.batch, LIMIT)
     longest = learned_positions(sheet.model) or LIMIT
     seq = greatest(lambda n: probe.peak(seq=n).high, usable, r.seq, longest)
-    return Capacity(batch, seq, largest_presets(usable, sheet.gpu.device), (1, USE_SEQ))
+    presets = largest_presets(usable, sheet.gpu.device)
+    can = [not missing(sheet.gpu, recipe(**options)) for _, options in USES]
+    shown = tuple(found for found, possible in zip(presets, can, strict=True) if possible)
+    return Capacity(batch, seq, shown, (1, USE_SEQ))
 
 
 _largest: dict[tuple[int, str], tuple[tuple[str, str | None, int], ...]] = {}

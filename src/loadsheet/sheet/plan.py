@@ -26,6 +26,7 @@ from loadsheet.recipe import Recipe, Serving, Training, on_device, recipe, whole
 from loadsheet.sheet.calibration import Calibration, Runs, choose, read_calibration
 from loadsheet.sheet.compute import Compute, serving_compute, training_compute, training_peak
 from loadsheet.sheet.money import Money, money
+from loadsheet.sheet.software import remarks
 from loadsheet.units import GB, GIB
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ class Sheet:
                 f"calibration: {self.closed.file} has no closed run of task {self.recipe.task} in "
                 f"{self.compute.peak_dtype} on {self.gpu.id}: the MFU is the default"
             )
+        found += remarks(self.gpu, self.recipe)
         return (*found, *self.compute.notes, *self.memory.account.notes)
 
     @cached_property
@@ -222,6 +224,10 @@ class Sheet:
             interruptions=self.interruptions,
             **{**self.options, **options},
         )
+
+    def on(self, gpu: Gpu) -> Sheet:
+        """The same question on another GPU, without a price."""
+        return plan(self.model, gpu, self._given_gpus, calibration=self.closed, **self.options)
 
     @property
     def _given_gpus(self) -> int | None:

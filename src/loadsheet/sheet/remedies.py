@@ -12,6 +12,7 @@ from loadsheet.ledger import Estimate
 from loadsheet.memory.terms import overhead
 from loadsheet.recipe import Serving, Training
 from loadsheet.sheet.capacity import Probe
+from loadsheet.sheet.software import missing
 from loadsheet.units import ceil_div, format_bytes
 
 _RANK = {"fits": 0, "tight": 1, "pointer": 2, "does_not_fit": 3}
@@ -52,6 +53,8 @@ def remedies(sheet: Any) -> tuple[Remedy, ...]:
     before = sheet.memory.peak.mid
     for effort, (change, costs, options) in enumerate(_candidates(sheet)):
         try:
+            if _needs_more(sheet, probe, options):
+                continue
             peak = probe.peak(**options)
         except LoadsheetError:
             continue  # a change that this model cannot take (rank beyond its width, ...)
@@ -68,6 +71,11 @@ def remedies(sheet: Any) -> tuple[Remedy, ...]:
     elif not any(r.verdict == "fits" for r in useful):
         useful += _last_resorts(sheet, probe, before)
     return tuple(sorted([*useful, *_hardware(sheet)], key=lambda r: (_RANK[r.verdict], r.effort)))
+
+
+def _needs_more(sheet: Any, probe: Probe, options: dict[str, Any]) -> bool:
+    """Whether a change needs software that the hardware is not known to have, and the sheet itself does not."""
+    return len(missing(sheet.gpu, probe.recipe(**options))) > len(missing(sheet.gpu, sheet.recipe))
 
 
 def _candidates(sheet: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -205,6 +213,8 @@ def _last_resorts(sheet: Any, probe: Probe, before: float) -> list[Remedy]:
             if seq != r.seq:
                 options["seq"] = seq
             try:
+                if _needs_more(sheet, probe, options):
+                    break
                 peak = probe.peak(**options)
             except LoadsheetError:
                 break
@@ -297,17 +307,21 @@ def _hardware(sheet: Any) -> list[Remedy]:
         (g for g in all_gpus() if g.memory_usable_bytes >= peak.high and g.vendor == sheet.gpu.vendor),
         key=lambda g: (g.memory_usable_bytes, g.id),
     )
-    if larger:
-        best = larger[0]
-        out.append(
-            Remedy(
-                f"--gpu {best.id}",
-                "fits",
-                0.0,
-                f"{format_bytes(best.memory_usable_bytes, 1)} usable: holds it as it is",
-                peak,
-                (("gpu", best.id),),
-                60,
-            )
-        )
+    for gpu in larger:
+        try:
+            longer = sheet.on(gpu).compute.step_seconds.mid / sheet.compute.step_seconds.mid
+        except LoadsheetError:
+            continue  # no rate for this precision
+        if out[-1:] and out[-1].verdict == "fits" and longer > 1:
+            continue
+        costs = f"{format_bytes(gpu.memory_usable_bytes, 1)} usable: holds it as it is"
+        if longer >= _SLOWER:
+            costs += f", but a step takes {longer:.2g} times as long"
+        out.append(Remedy(f"--gpu {gpu.id}", "fits", 0.0, costs, peak, (("gpu", gpu.id),), 60))
+        if longer < _MUCH_SLOWER:
+            break
     return out
+
+
+_SLOWER = 1.05  # times as long: less is within what is not known
+_MUCH_SLOWER = 2  # then one that is no slower is named as well
