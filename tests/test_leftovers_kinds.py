@@ -35,11 +35,13 @@ NOW = 1_800_000_000.0
 #: where the first value of an enumeration, or the sample of a text, is not one that costs
 CHOSEN = {"DeleteOnTermination": False, "InstanceType": "p3.2xlarge", "retentionInDays": 0, "FleetState": "active",
           "SpotFleetRequestState": "active", "Type": "persistent", "CreationDate": "2026-11-01T00:00:00.000Z",
-          "LocationConstraint": "eu-west-1", "BucketRegion": "eu-west-1", "Managed": False}  # fmt: skip
+          "LocationConstraint": "eu-west-1", "BucketRegion": "eu-west-1", "Managed": False, "RequesterManaged": False,
+          "CommitmentEndDate": datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC)}  # fmt: skip
 OF_KIND: dict[str, dict[str, Any]] = {
     "bucket": {"MFADelete": "Disabled"},
     "address": {"AssociationId": "", "InstanceId": "", "NetworkInterfaceId": ""},
     "studio-app": {"Status": "InService"},
+    "database": {"DBClusterIdentifier": ""},
 }
 
 
@@ -130,7 +132,10 @@ def require_command(text: str) -> None:
     (called,) = [n for n in model.operation_names if xform_name(n, "-") == verb]
     members = model.operation_model(called).input_shape
     given = {option for option in options if option.startswith("--")} - {"--region"}
-    assert given <= {"--" + xform_name(member, "-") for member in members.members}
+    taken = {xform_name(name, "-"): shape.type_name for name, shape in members.members.items()}
+    assert given <= {"--" + name for name in taken} | {
+        "--no-" + n for n, form in taken.items() if form == "boolean"
+    }
     assert {"--" + xform_name(member, "-") for member in members.required_members} <= given
     assert not called.startswith(("Create", "Run", "Start"))
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from loadsheet.cloud.aws.failures import CallFailed
 from loadsheet.cloud.leftovers.item import Item, command, moment
 from loadsheet.cloud.leftovers.machines import ending
-from loadsheet.cloud.leftovers.makers import managed, owner, through
+from loadsheet.cloud.leftovers.makers import backup, managed, owner, through
 from loadsheet.cloud.leftovers.registry import OneUnseen, Place, kind
 from loadsheet.text import many
 from loadsheet.units import GIB
@@ -144,14 +144,16 @@ def snapshots(place: Place) -> Iterator[Item]:
             row.get("SnapshotId", ""), row.get("State", ""), why, row.get("Tags") or [],
             created=moment(row.get("StartTime")), size=_size(row, "VolumeSize"),
             type="archive" if archived else "", billed=("snapshot-archive",) if archived else ("snapshot",),
-            remove=command("ec2", "delete-snapshot", place.region, snapshot_id=row.get("SnapshotId", "")),
+            **through(backup(row)),
+            remove=() if backup(row) else command(
+                "ec2", "delete-snapshot", place.region, snapshot_id=row.get("SnapshotId", "")),
         )  # fmt: skip
 
 
 @kind("image", calls=["ec2:DescribeImages"], why="the snapshots of an image cannot be deleted before it")
 def images(place: Place) -> Iterator[Item]:
-    """The account's own machine images."""
-    for row in place.rows("ec2", "describe_images", "Images", Owners=["self"]):
+    """The account's own machine images, disabled ones, too."""
+    for row in place.rows("ec2", "describe_images", "Images", Owners=["self"], IncludeDisabled=True):
         disks = [
             str(disk["Ebs"]["SnapshotId"])
             for disk in row.get("BlockDeviceMappings") or ()
@@ -162,7 +164,9 @@ def images(place: Place) -> Iterator[Item]:
             row.get("ImageId", ""), row.get("State", ""),
             f"its snapshots are billed, and stay when it is gone: {shown}" if disks else "an image without snapshots",
             row.get("Tags") or [], created=moment(row.get("CreationDate")),
-            remove=command("ec2", "deregister-image", place.region, image_id=row.get("ImageId", "")),
+            **through(backup(row)),
+            remove=() if backup(row) else command(
+                "ec2", "deregister-image", place.region, image_id=row.get("ImageId", "")),
         )  # fmt: skip
 
 
@@ -195,6 +199,8 @@ def fast_snapshot_restores(place: Place) -> Iterator[Item]:
 def file_systems(place: Place) -> Iterator[Item | OneUnseen]:
     """EFS file systems, each with the commands for its mount targets, which must go before it."""
     for row in place.rows("efs", "describe_file_systems", "FileSystems"):
+        if row.get("LifeCycleState") in ("deleting", "deleted"):
+            continue
         size = (row.get("SizeInBytes") or {}).get("Value")
         mode = row.get("ThroughputMode", "")
         why = "billed by what is in it"
@@ -220,17 +226,48 @@ def file_systems(place: Place) -> Iterator[Item | OneUnseen]:
 
 @kind(
     "fsx-file-system",
-    calls=["fsx:DescribeFileSystems"],
+    calls=["fsx:DescribeFileSystems", "fsx:DescribeVolumes", "fsx:DescribeStorageVirtualMachines"],
     why="a file system of FSx is billed by its capacity, full or empty; Lustre is dear",
 )
-def fsx_file_systems(place: Place) -> Iterator[Item]:
-    """FSx file systems: Lustre, ONTAP, OpenZFS, Windows."""
+def fsx_file_systems(place: Place) -> Iterator[Item | OneUnseen]:
+    """FSx file systems: Lustre, ONTAP, OpenZFS, Windows; what must go before one is asked for ONTAP alone."""
     for row in place.rows("fsx", "describe_file_systems", "FileSystems"):
-        form = str(row.get("FileSystemType", "")).lower()
+        if row.get("Lifecycle") == "DELETING":
+            continue
+        id, form = str(row.get("FileSystemId", "")), str(row.get("FileSystemType", "")).lower()
+        why = "billed by its capacity, full or empty"
+        first: tuple[str, ...] = ()
+        options: dict[str, object] = {}
+        if form == "ontap":
+            why += "; its volumes and virtual machines go first, and each volume leaves a backup, which is billed"
+            try:
+                first = _of_ontap(place, id)
+            except CallFailed as error:
+                yield place.unseen(error, id)
+                why += "; which these are is not known"
+        elif form == "openzfs":
+            why += "; its volumes and their snapshots go with it, and it leaves a backup, which is billed"
+            options = {"open_zfs_configuration": "Options=DELETE_CHILD_VOLUMES_AND_SNAPSHOTS"}
+        elif form == "windows":
+            why += "; it leaves a backup, which is billed"
         yield place.item(
-            row.get("FileSystemId", ""), row.get("Lifecycle", ""), "billed by its capacity, full or empty",
-            row.get("Tags") or [], created=moment(row.get("CreationTime")),
+            id, row.get("Lifecycle", ""), why, row.get("Tags") or [], created=moment(row.get("CreationTime")),
             size=_size(row, "StorageCapacity"), type=form, billed=(f"fsx-{form}", "fsx-file-system"),
             extra="backups" if form == "lustre" else "throughput and backups",
-            remove=command("fsx", "delete-file-system", place.region, file_system_id=row.get("FileSystemId", "")),
+            remove=(*first, *command("fsx", "delete-file-system", place.region, file_system_id=id, **options)),
         )  # fmt: skip
+
+
+def _of_ontap(place: Place, id: str) -> tuple[str, ...]:
+    """The commands for what must go before a file system of ONTAP; a root volume goes with its virtual machine."""
+    own = [{"Name": "file-system-id", "Values": [id]}]
+    first: list[str] = []
+    for row in place.rows("fsx", "describe_volumes", "Volumes", Filters=own):
+        if not (row.get("OntapConfiguration") or {}).get("StorageVirtualMachineRoot"):
+            first += command("fsx", "delete-volume", place.region, volume_id=row.get("VolumeId", ""))
+    for row in place.rows("fsx", "describe_storage_virtual_machines", "StorageVirtualMachines", Filters=own):
+        machine = row.get("StorageVirtualMachineId", "")
+        first += command(
+            "fsx", "delete-storage-virtual-machine", place.region, storage_virtual_machine_id=machine
+        )
+    return tuple(first)

@@ -26,7 +26,7 @@ class Item:
     `tags` None: the service does not tell them with the list. `billed`: the names under which a price may be
     given, the closest first; empty if what costs is another item. `count`: how many of it are billed.
     `remove`: commands that a person may run, in their order; `no_command`: why there is none.
-    `extra`: what is billed beside that and has no price here.
+    `extra`: what is billed beside that and has no price here. `rank`: of its kind, what is removed first has the least.
     """
 
     kind: str
@@ -45,6 +45,7 @@ class Item:
     extra: str = ""
     gpu: bool = False
     loud: bool = False
+    rank: int = 0
 
     def age(self, now: float) -> float | None:
         """Days since it was made; None if nothing says when."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -49,6 +50,8 @@ def instances(place: Place) -> Iterator[Item | CallFailed]:
             runs = state in ("running", "pending")
             paid = _paid(row)
             why = f"{form} {paid or 'is billed while it runs'}" if runs else _stopped(row)
+            # those that go with it are no items: what it costs beside its own price
+            disks = sum(1 for disk in row.get("BlockDeviceMappings") or () if disk.get("Ebs"))
             if kept:
                 why += (
                     f"; {', '.join(kept[:3])}{' …' if len(kept) > 3 else ''} will stay when it is terminated"
@@ -77,6 +80,7 @@ def instances(place: Place) -> Iterator[Item | CallFailed]:
                 row.get("InstanceId", ""), state, f"{why}; {hint}" if hint else why, row.get("Tags") or [],
                 created=moment(row.get("LaunchTime")), type=form, gpu=is_gpu(form),
                 billed=(form, "instance") if runs and not paid else (), remove=ends, **through(managed(row)),
+                extra="volumes" if runs and disks > len(kept) else "",
             )  # fmt: skip
 
 
@@ -209,15 +213,21 @@ def spot_fleets(place: Place) -> Iterator[Item]:
     turn=0,
 )
 def auto_scaling_groups(place: Place) -> Iterator[Item]:
-    """Groups that want at least one machine."""
+    """Groups that want at least one machine, or have one, or keep a warm pool."""
     for row in place.rows("autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups"):
         wanted = max(int(row.get("DesiredCapacity") or 0), int(row.get("MinSize") or 0))
-        if wanted < 1 and not row.get("Instances"):
+        has, pool = len(row.get("Instances") or ()), row.get("WarmPoolConfiguration") or {}
+        warm = int(row.get("WarmPoolSize") or 0)
+        if wanted < 1 and not has and not pool and not warm:
             continue
         name = row.get("AutoScalingGroupName", "")
         why = f"it keeps {many(wanted, 'machine')} running"
         if not wanted:
-            why = f"it wants none, and has {many(len(row['Instances']), 'machine')}"
+            why = f"it wants none, and has {many(has, 'machine')}"
+        if pool or warm:
+            why += (
+                f"; it keeps a warm pool, of {many(warm, 'machine')} now ({pool.get('PoolState', 'Stopped')})"
+            )
         made = maker(row.get("Tags"), place.region)
         if made:
             why += f"; {made.made}"
@@ -242,21 +252,44 @@ def capacity_reservations(place: Place) -> Iterator[Item]:
         state = str(row.get("State", ""))
         if state in ("expired", "cancelled", "failed", "payment-failed", "unsupported", "unavailable"):
             continue
+        owner = str(row.get("OwnerId") or place.owner)
+        payer = str(row.get("UnusedReservationBillingOwnerId") or owner)
+        if place.owner and place.owner not in (owner, payer):
+            continue  # another account's, which has only shared it
         total, free = int(row.get("TotalInstanceCount") or 0), int(row.get("AvailableInstanceCount") or 0)
         form = str(row.get("InstanceType", ""))
         paid = row.get("ReservationType") == "capacity-block"
         why = f"{free} of {total} reserved {form} not in use, and billed all the same"
         if paid:
             why = f"a capacity block of {total} {form}, {free} of them not in use: paid for in advance"
+        elif place.owner and payer != place.owner:
+            why = f"{free} of {total} reserved {form} not in use, which account {payer} is billed for"
+        reason = _not_cancelled(row, place.owner)
+        billed = state == "active" and not paid and place.owner in ("", payer)
         yield place.item(
             row.get("CapacityReservationId", ""), state, why, row.get("Tags") or [],
             created=moment(row.get("CreateDate")), type=form, gpu=is_gpu(form), count=float(free),
-            billed=() if paid or state != "active" else (form, "capacity-reservation"),
-            remove=() if paid else command(
+            billed=(form, "capacity-reservation") if billed else (),
+            remove=() if reason else command(
                 "ec2", "cancel-capacity-reservation", place.region,
                 capacity_reservation_id=row.get("CapacityReservationId", "")),
-            **({"no_command": "it is paid for in advance, and ends by itself"} if paid else {}),
+            **({"no_command": reason} if reason else {}),
         )  # fmt: skip
+
+
+def _not_cancelled(row: Mapping[str, Any], account: str) -> str:
+    """Why EC2 would not cancel a reservation; "" if it would. By docs.aws.amazon.com, "CancelCapacityReservation"."""
+    if row.get("ReservationType") == "capacity-block":
+        return "it is paid for in advance, and ends by itself"
+    if account and row.get("OwnerId", account) != account:
+        return f"account {row['OwnerId']} has it, and only that can cancel it"
+    bound = moment((row.get("CommitmentInfo") or {}).get("CommitmentEndDate"))
+    if row.get("State") == "scheduled" or (row.get("State") == "active" and bound and bound > time.time()):
+        return (
+            "you have committed yourself to it, and leaving costs: "
+            "`aws ec2 create-capacity-reservation-cancellation-quote` tells how much"
+        )
+    return ""
 
 
 @kind(
@@ -271,6 +304,8 @@ def dedicated_hosts(place: Place) -> Iterator[Item]:
         state = str(row.get("State", ""))
         if state in ("released", "released-permanent-failure"):
             continue
+        if place.owner and row.get("OwnerId", place.owner) != place.owner:
+            continue  # another account's, which has only shared it
         own = row.get("HostProperties") or {}
         form = str(own.get("InstanceType") or own.get("InstanceFamily") or "")
         guests = len(row.get("Instances") or ())
@@ -300,6 +335,8 @@ def eks_clusters(place: Place) -> Iterator[Item | OneUnseen]:
         first: list[str] = []
         try:
             row = place.call("eks", "describe_cluster", proof="cluster", name=name)["cluster"]
+            if row.get("status") == "DELETING":
+                continue
             for group in place.rows("eks", "list_nodegroups", "nodegroups", clusterName=name):
                 first += command(
                     "eks", "delete-nodegroup", place.region, cluster_name=name, nodegroup_name=group
@@ -312,11 +349,18 @@ def eks_clusters(place: Place) -> Iterator[Item | OneUnseen]:
         except CallFailed as error:  # that it is there is known all the same, and that it costs
             yield place.unseen(error, name)
             why += "; whether it has more node groups and Fargate profiles, which go first, is not known"
+        last = command("eks", "delete-cluster", place.region, name=name)
+        if row.get("deletionProtection"):
+            why += "; it is protected from deletion, which a command ends before the last"
+            free = command(
+                "eks", "update-cluster-config", place.region, "--no-deletion-protection", name=name
+            )
+            last = (*free, *last)
         if first:
             why += "; what it runs on goes first, the cluster when that is gone"
         why += "; load balancers and volumes that its pods made stay"
         yield place.item(
             name, row.get("status", ""), why, row.get("tags") or {},
             created=moment(row.get("createdAt")), billed=("eks-cluster",),
-            remove=(*first, *command("eks", "delete-cluster", place.region, name=name)),
+            remove=(*first, *last),
         )  # fmt: skip

@@ -136,3 +136,15 @@ def managed(row: Mapping[str, Any]) -> str:
 def through(service: str) -> dict[str, str]:
     """Why there is no command, for what a service ends itself."""
     return {"no_command": f"it is ended through {service}"} if service else {}
+
+
+def backup(row: Mapping[str, Any]) -> str:
+    """AWS Backup, where it holds a snapshot or an image: EC2 refuses to delete it then; "" where it does not.
+
+    >>> backup({"Description": "This snapshot is created by the AWS Backup service."})
+    'AWS Backup, whose recovery point it is: delete that from its vault'
+    """
+    held = "aws:backup:source-resource" in tags_of(row.get("Tags"))
+    if held or "created by the AWS Backup service" in str(row.get("Description", "")):
+        return "AWS Backup, whose recovery point it is: delete that from its vault"
+    return ""

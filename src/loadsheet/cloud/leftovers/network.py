@@ -3,31 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from loadsheet.cloud.leftovers.item import Item, command, moment
+from loadsheet.cloud.leftovers.makers import through
 from loadsheet.cloud.leftovers.registry import Place, kind
 from loadsheet.text import many
+
+_VALUES: Final = 200  # a filter of EC2 takes no more values
+_NO_ENDPOINT: Final = ("deleted", "deleting", "failed", "expired")
 
 
 @kind(
     "address",
-    calls=["ec2:DescribeAddresses"],
+    calls=["ec2:DescribeAddresses", "ec2:DescribeNetworkInterfaces"],
     why="a public address is billed by the hour, more so when nothing uses it",
     turn=3,
 )
 def addresses(place: Place) -> Iterator[Item]:
-    """Elastic addresses that no machine and no interface uses; EC2 does not say since when they are there."""
+    """Elastic addresses that nothing uses, or an interface that hangs on nothing.
+
+    EC2 does not say since when they are there.
+    """
+    on: dict[str, list[dict[str, Any]]] = {}
     for row in place.rows("ec2", "describe_addresses", "Addresses"):
-        if row.get("AssociationId") or row.get("InstanceId") or row.get("NetworkInterfaceId"):
-            continue
-        id = row.get("AllocationId") or row.get("PublicIp", "")
-        key = "allocation_id" if row.get("AllocationId") else "public_ip"
-        yield place.item(
-            id, "not in use", f"{row.get('PublicIp', '')} is reserved and nothing uses it",
-            row.get("Tags") or [], billed=("address",),
-            remove=command("ec2", "release-address", place.region, **{key: id}),
-        )  # fmt: skip
+        if row.get("NetworkInterfaceId") and not row.get("InstanceId"):
+            on.setdefault(str(row["NetworkInterfaceId"]), []).append(row)
+        elif not row.get("AssociationId") and not row.get("InstanceId"):
+            yield _address(place, row, "not in use", "is reserved and nothing uses it")
+    ids = sorted(on)
+    for start in range(0, len(ids), _VALUES):
+        idle = [
+            {"Name": "network-interface-id", "Values": ids[start : start + _VALUES]},
+            {"Name": "status", "Values": ["available"]},  # those of a NAT gateway or a balancer are in use
+        ]
+        for face in place.rows("ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=idle):
+            id = str(face.get("NetworkInterfaceId", ""))
+            for row in on.pop(id, []):
+                yield _address(
+                    place,
+                    row,
+                    "on an idle interface",
+                    f"is on {id}, which hangs on no machine and no service",
+                )
+
+
+def _address(place: Place, row: dict[str, Any], state: str, why: str) -> Item:
+    id = row.get("AllocationId") or row.get("PublicIp", "")
+    key = "allocation_id" if row.get("AllocationId") else "public_ip"
+    first: tuple[str, ...] = ()
+    if row.get("AssociationId"):
+        first = command("ec2", "disassociate-address", place.region, association_id=row["AssociationId"])
+    return place.item(
+        id, state, f"{row.get('PublicIp', '')} {why}", row.get("Tags") or [], billed=("address",),
+        remove=(*first, *command("ec2", "release-address", place.region, **{key: id})),
+    )  # fmt: skip
 
 
 @kind("nat-gateway", calls=["ec2:DescribeNatGateways"], why="billed by the hour, and by each byte through it")
@@ -118,12 +148,14 @@ def vpc_endpoints(place: Place) -> Iterator[Item]:
     """Endpoints that are not of the type Gateway."""
     for row in place.rows("ec2", "describe_vpc_endpoints", "VpcEndpoints"):
         state = str(row.get("State", "")).lower()
-        if row.get("VpcEndpointType", "Gateway") == "Gateway" or state in ("deleted", "deleting", "failed"):
+        if row.get("VpcEndpointType", "Gateway") == "Gateway" or state in _NO_ENDPOINT:
             continue
         zones = len(row.get("SubnetIds") or ()) or 1
         yield place.item(
             row.get("VpcEndpointId", ""), state, f"billed by the hour in {many(zones, 'zone')}",
             row.get("Tags") or [], created=moment(row.get("CreationTimestamp")),
             type=row.get("VpcEndpointType", ""), billed=("vpc-endpoint",), extra="traffic", count=float(zones),
-            remove=command("ec2", "delete-vpc-endpoints", place.region, vpc_endpoint_ids=row.get("VpcEndpointId", "")),
+            **through("the service that made it" if row.get("RequesterManaged") else ""),
+            remove=() if row.get("RequesterManaged") else command(
+                "ec2", "delete-vpc-endpoints", place.region, vpc_endpoint_ids=row.get("VpcEndpointId", "")),
         )  # fmt: skip

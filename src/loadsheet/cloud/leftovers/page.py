@@ -159,7 +159,13 @@ def _groups(answer: Answer, width: int, everything: bool) -> Iterator[str]:
         )
         ordered = sorted(
             items,
-            key=lambda i: (not i.loud, -(per_hour(i, answer.rates) or 0.0), i.created or float("inf"), i.id),
+            key=lambda i: (
+                not i.loud,
+                i.rank,
+                -(per_hour(i, answer.rates) or 0.0),
+                i.created or float("inf"),
+                i.id,
+            ),
         )
         shown = ordered if everything else ordered[:SHOWN]
         yield from _rows(answer, shown, width, printed)

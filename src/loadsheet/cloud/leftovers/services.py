@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from loadsheet.cloud.aws.failures import CallFailed
 from loadsheet.cloud.leftovers.item import Item, command, moment
@@ -20,6 +21,8 @@ def notebooks(place: Place) -> Iterator[Item]:
     """Notebook instances of SageMaker."""
     for row in place.rows("sagemaker", "list_notebook_instances", "NotebookInstances"):
         state, name = str(row.get("NotebookInstanceStatus", "")), row.get("NotebookInstanceName", "")
+        if state == "Deleting":
+            continue
         form = str(row.get("InstanceType", ""))
         runs = state in ("InService", "Pending", "Updating")
         yield place.item(
@@ -51,12 +54,17 @@ def is_ml_gpu(form: str) -> bool:
     why="the machines behind an endpoint are billed without a single request",
 )
 def endpoints(place: Place) -> Iterator[Item]:
-    """Inference endpoints of SageMaker."""
+    """Inference endpoints of SageMaker that are not being deleted."""
     for row in place.rows("sagemaker", "list_endpoints", "Endpoints"):
-        name = row.get("EndpointName", "")
+        name, state = row.get("EndpointName", ""), str(row.get("EndpointStatus", ""))
+        if state == "Deleting":
+            continue
+        failed = state == "Failed"
         yield place.item(
-            name, row.get("EndpointStatus", ""), "the machines behind it are billed without a single request",
-            created=moment(row.get("CreationTime")), billed=("endpoint",),
+            name, state,
+            "it failed: whether there are machines behind it, and billed, is not told" if failed
+            else "the machines behind it are billed without a single request",
+            created=moment(row.get("CreationTime")), billed=() if failed else ("endpoint",),
             remove=command("sagemaker", "delete-endpoint", place.region, endpoint_name=name),
         )  # fmt: skip
 
@@ -70,7 +78,7 @@ def studio_apps(place: Place) -> Iterator[Item]:
     """Apps of SageMaker Studio that are in service."""
     for row in place.rows("sagemaker", "list_apps", "Apps"):
         state = str(row.get("Status", ""))
-        if state in ("Deleted", "Failed"):
+        if state in ("Deleting", "Deleted", "Failed"):
             continue
         form = str((row.get("ResourceSpec") or {}).get("InstanceType", ""))
         owner = {
@@ -91,18 +99,34 @@ def studio_apps(place: Place) -> Iterator[Item]:
 
 
 @kind(
-    "training-job", calls=["sagemaker:ListTrainingJobs"], why="the machines of a job are billed until it ends"
+    "training-job",
+    calls=["sagemaker:ListTrainingJobs"],
+    why="the machines of a job are billed until it ends, and those of a warm pool after it",
 )
 def training_jobs(place: Place) -> Iterator[Item]:
-    """Training jobs of SageMaker that have not ended."""
+    """Training jobs of SageMaker that have not ended, and those that have left a warm pool."""
+    listed: set[str] = set()
     for row in place.rows(
         "sagemaker", "list_training_jobs", "TrainingJobSummaries", StatusEquals="InProgress"
     ):
-        name = row.get("TrainingJobName", "")
+        name = str(row.get("TrainingJobName", ""))
+        listed.add(name)
         yield place.item(
             name, row.get("TrainingJobStatus", ""), "its machines are billed until it ends",
             created=moment(row.get("CreationTime")), billed=("training-job",),
             remove=command("sagemaker", "stop-training-job", place.region, training_job_name=name),
+        )  # fmt: skip
+    for row in place.rows(
+        "sagemaker", "list_training_jobs", "TrainingJobSummaries", WarmPoolStatusEquals="Available"
+    ):
+        name = str(row.get("TrainingJobName", ""))
+        if name in listed or (row.get("WarmPoolStatus") or {}).get("Status") != "Available":
+            continue
+        yield place.item(
+            name, "warm pool", "it has ended, and its machines are kept warm for the next one, and billed",
+            created=moment(row.get("CreationTime")), billed=("training-job",),
+            remove=command("sagemaker", "update-training-job", place.region, training_job_name=name,
+                           resource_config="KeepAlivePeriodInSeconds=0"),
         )  # fmt: skip
 
 
@@ -112,22 +136,77 @@ def training_jobs(place: Place) -> Iterator[Item]:
     why="billed by the hour and by its storage; a stopped one starts again by itself after seven days",
 )
 def databases(place: Place) -> Iterator[Item]:
-    """Database instances of RDS."""
+    """Database instances of RDS that are not being deleted: replicas, and members of a cluster, too."""
     for row in place.rows("rds", "describe_db_instances", "DBInstances"):
         name, form = row.get("DBInstanceIdentifier", ""), str(row.get("DBInstanceClass", ""))
-        stopped = row.get("DBInstanceStatus") == "stopped"
-        size = row.get("AllocatedStorage")
+        state, size = str(row.get("DBInstanceStatus", "")), row.get("AllocatedStorage")
+        if state == "deleting":
+            continue
+        stopped = state == "stopped"
+        why, remove = _end_of(row, place.region)
+        copied = bool(row.get("ReadReplicaDBInstanceIdentifiers"))
         yield place.item(
-            name, row.get("DBInstanceStatus", ""),
+            name, state,
             ("its storage is billed, and it starts again after seven days" if stopped else "billed by the hour")
-            + "; the command keeps a last snapshot, which is billed",
+            + f"; {why}",
             row.get("TagList") or [], created=moment(row.get("InstanceCreateTime")), type=form,
             size=float(size) * GIB if isinstance(size, int | float) else None,
             billed=() if stopped else (form, "database"),
-            extra="" if stopped else "storage",
-            remove=command("rds", "delete-db-instance", place.region, db_instance_identifier=name,
-                           final_db_snapshot_identifier=f"{name}-final"),
+            extra="" if stopped else "storage", remove=remove,
+            rank=(1 if _source(row) else 2) if copied else 0,
         )  # fmt: skip
+
+
+#: in these states RDS makes no last snapshot, and deletes only without: docs.aws.amazon.com, "DeleteDBInstance"
+_NO_SNAPSHOT: Final = ("failed", "incompatible-restore", "incompatible-network")
+#: engines whose storage is the cluster's and whose instances are deleted one by one
+_OF_CLUSTER: Final = ("aurora", "neptune", "docdb")
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    """What a database is a replica of; "" if of none."""
+    source = row.get("ReadReplicaSourceDBInstanceIdentifier") or row.get(
+        "ReadReplicaSourceDBClusterIdentifier"
+    )
+    return str(source or "")
+
+
+def _end_of(row: Mapping[str, Any], region: str) -> tuple[str, tuple[str, ...]]:
+    """What stays of a database or goes before it, and the commands that delete it, by RDS's own rules."""
+    name, engine = row.get("DBInstanceIdentifier", ""), str(row.get("Engine", ""))
+    cluster = str(row.get("DBClusterIdentifier") or "")
+    if cluster and not engine.startswith(_OF_CLUSTER):
+        return (
+            f"it goes with its cluster {cluster}, of which a last snapshot is kept and billed",
+            command("rds", "delete-db-cluster", region, db_cluster_identifier=cluster,
+                    final_db_snapshot_identifier=f"{cluster}-final"),
+        )  # fmt: skip
+    why: list[str] = []
+    first: tuple[str, ...] = ()
+    if row.get("DeletionProtection") and not cluster:
+        why.append("it is protected from deletion, which the first command ends")
+        first = command("rds", "modify-db-instance", region, "--no-deletion-protection", "--apply-immediately",
+                        db_instance_identifier=name)  # fmt: skip
+    if copies := row.get("ReadReplicaDBInstanceIdentifiers"):
+        told = ", ".join(map(str, copies[:3])) + (" …" if len(copies) > 3 else "")
+        why.append(f"its replicas go first, which would go on without it: {told}")
+    flags: list[str] = []
+    last: dict[str, object] = {}
+    if cluster:
+        why.append(
+            f"its storage is that of its cluster {cluster}, which is billed until it is deleted after this"
+        )
+    elif source := _source(row):
+        why.append(f"a replica of {source}, of which there is no last snapshot")
+        flags.append("--skip-final-snapshot")
+    elif engine.startswith("custom-") or row.get("DBInstanceStatus") in _NO_SNAPSHOT:
+        why.append("RDS makes no last snapshot of it: what is in it is lost")
+        flags.append("--skip-final-snapshot")
+    else:
+        why.append("the command keeps a last snapshot, which is billed")
+        last = {"final_db_snapshot_identifier": f"{name}-final"}
+    ends = command("rds", "delete-db-instance", region, *flags, db_instance_identifier=name, **last)
+    return "; ".join(why), (*first, *ends)
 
 
 @kind(
@@ -140,6 +219,8 @@ def database_snapshots(place: Place) -> Iterator[Item]:
     """Snapshots of databases that were made by hand."""
     for row in place.rows("rds", "describe_db_snapshots", "DBSnapshots", SnapshotType="manual"):
         name, size = row.get("DBSnapshotIdentifier", ""), row.get("AllocatedStorage")
+        if row.get("Status") == "deleting":
+            continue
         yield place.item(
             name, row.get("Status", ""), "kept until somebody deletes it; at most this size is billed",
             row.get("TagList") or [], created=moment(row.get("SnapshotCreateTime")),
