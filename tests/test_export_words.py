@@ -13,9 +13,12 @@ import pytest
 from export_sheets import COMMAND, ENGINES, exported, gpu_sheet, resealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from terminal import refused
+from terminal import refused, run
 
+from loadsheet.cloud.export.gpu_names import given_name
+from loadsheet.cloud.export.places import mount_point
 from loadsheet.cloud.export.words import parse_command, shell, yaml
+from loadsheet.errors import BadInput
 
 pyyaml = pytest.importorskip("yaml")
 
@@ -78,6 +81,77 @@ def test_commands_are_split_as_they_were_quoted(words: list[str]) -> None:
 def test_what_only_a_shell_can_do_is_refused(sheet: Path, text: str) -> None:
     """A pipe or a variable would come between the signal and the training, or mean itself: an error that says so."""
     refused("export", "slurm", str(sheet), "--command", text, words="--command: got")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("HF_HOME=/x python t.py", "--command 'env HF_HOME=/x …'"),
+        ("_A+=1 python t.py", "'env "),
+        ("'A=1' python t.py", "'env A=1 …'"),  # dstack's shell would set it, quoted or not
+        ("cd /x", "--setup"),
+        ("exec python t.py", "--setup"),
+        (". ./activate", "--setup"),
+    ],
+)
+def test_what_means_something_only_to_a_shell(sheet: Path, engine: str, text: str, hint: str) -> None:
+    """Three engines would look for a program of that name, and the one with a shell would do it: refused in all."""
+    whole = ("export", engine, str(sheet), "--command", text, *ENGINES[engine])
+    refused(*whole, words="expected one program and its arguments")
+    assert hint in run(*whole).stderr.partition("hint: ")[2]
+
+
+@pytest.mark.parametrize("text", ["env HF_HOME=/x python t.py", "python t.py lr=1", "./a=b", "=x", "2x=3"])
+def test_what_looks_like_a_variable_and_is_none(text: str) -> None:
+    """An assignment stands in front, and begins as a name."""
+    assert shell(parse_command(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [("slurm", "a100:2"), ("slurm", "a100,v100"), ("slurm", "gpu:a100"), ("slurm", "a b"), ("k8s", "NVIDIA/A100"),
+     ("k8s", "A100:1"), ("k8s", "-A100"), ("k8s", "a" * 64), ("sky", "A100:2"), ("dstack", "A100:2"),
+     ("dstack", "A100:80GB:2"), ("dstack", "A100:80GB,H100:80GB"), ("sky", "")],
+)  # fmt: skip
+def test_a_name_of_a_card_is_no_more_than_that(sheet: Path, engine: str, name: str) -> None:
+    """The number is the sheet's, and stands behind the name: with another in it the engine would read nonsense."""
+    whole = ("export", engine, str(sheet), *COMMAND, *ENGINES[engine])
+    refused(*whole, f"--gpu-name={name}", words="--gpu-name: got")
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [("slurm", "a100"), ("slurm", "nvidia_a100-sxm4-80gb"), ("slurm", "1g.5gb"), ("k8s", "NVIDIA-A100-SXM4-80GB"),
+     ("k8s", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"), ("sky", "A100-80GB"), ("dstack", "A100:80GB"), ("dstack", "A100"),
+     ("dstack", "A100,H100:40GB..80GB"), ("dstack", "H100:80GB..")],
+)  # fmt: skip
+def test_names_that_engines_have(engine: str, name: str) -> None:
+    """As their documentation writes them."""
+    assert given_name(engine, name) == name
+
+
+@pytest.mark.parametrize("engine", ["k8s", "dstack", "sky"])
+@pytest.mark.parametrize(
+    "place",
+    ["/", "/.", "/dev", "/dev/shm", "/dev/shm/", "/dev//shm", "/dev/./shm", "/proc/x", "/sys", "/usr", "/etc/",
+     "/x/../dev/shm", "/..", "/a:b", "x", ""],
+)  # fmt: skip
+def test_where_no_volume_can_be(sheet: Path, engine: str, place: str) -> None:
+    """Over the whole image, over what the kernel or the job itself mounts, twice at one place."""
+    image = ENGINES["k8s"][:2] if engine == "k8s" else ()
+    whole = ("export", engine, str(sheet), *COMMAND, *image)
+    refused(*whole, "--volume", f"c:{place}", words="--volume: got")
+
+
+def test_where_a_volume_can_be() -> None:
+    """A folder of its own, also below one of the system's."""
+    found = [
+        mount_point(path, "c") for path in ("/checkpoints", "/mnt/", "/var/lib//runs", "/devices", "//x")
+    ]
+    assert found == ["/checkpoints", "/mnt", "/var/lib/runs", "/devices", "/x"]
+    with pytest.raises(BadInput):
+        mount_point("//.", "c")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -11,13 +11,14 @@ from typing import Final
 from loadsheet.cloud.aws.gpu_types import sold_by
 from loadsheet.cloud.export.amounts import Amounts
 from loadsheet.cloud.export.facts import Facts
-from loadsheet.cloud.export.gpu_names import ANY, check_region, gpu_name, spelled_alike, vendor
+from loadsheet.cloud.export.gpu_names import ANY, check_region, given_name, gpu_name, spelled_alike, vendor
 from loadsheet.cloud.export.job import ENGINES, VOLUME_AT, DoesNotFit, Job, Wish
 from loadsheet.cloud.export.k8s import parse_toleration
 from loadsheet.cloud.export.places import (
     clean_path,
     label,
     mirror_place,
+    mount_point,
     refuse_bucket,
     refuse_mounted_bucket,
     subdomain,
@@ -153,7 +154,7 @@ class _Maker(Amounts):
             if wish.gpu_name == ANY and engine in ("slurm", "k8s"):
                 self.notes.append("any GPU will do for the engine: whether it is the sheet's, nothing checks")
                 return None
-            return token(wish.gpu_name, "--gpu-name")
+            return given_name(engine, wish.gpu_name)
         if engine == "slurm":
             self.default("gpu_name", "every site names its GPUs itself")
             self.notes.append(
@@ -237,7 +238,7 @@ class _Maker(Amounts):
             )
         if not colon:
             self.default("volume_path", f"mounted at {VOLUME_AT}")
-        return None, name, clean_path(path, "--volume") if colon else VOLUME_AT
+        return None, name, mount_point(path, volume) if colon else VOLUME_AT
 
     def _image(self) -> str | None:
         image = self.wish.image

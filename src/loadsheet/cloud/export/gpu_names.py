@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -11,6 +12,7 @@ from loadsheet.errors import BadInput, UnknownKey, nearest, shorten
 from loadsheet.hardware import gpu as find_gpu
 
 ANY: Final = "any"
+_LONGEST: Final = 200
 
 
 @cache
@@ -35,6 +37,39 @@ def gpu_name(engine: str, gpu: str) -> str:
         f"gpu: got {shorten(gpu)}, expected one whose name for {engine} is known",
         f"{other}--gpu-name NAME says how {engine} calls it",
     )
+
+
+#: how an engine writes a card; the number of them is put behind it. dstack's may have its memory, or be several
+_SPELLED: Final = {
+    "dstack": re.compile(r"[A-Za-z0-9][\w.+,-]*(?::\d+(?:\.\d+)?GB(?:\.\.(?:\d+(?:\.\d+)?GB)?)?)?", re.ASCII),
+    "k8s": re.compile(r"[A-Za-z0-9](?:[\w.-]{0,61}[A-Za-z0-9])?", re.ASCII),  # the value of a label
+    "sky": re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII),
+    "slurm": re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII),
+}
+#: where the names stand
+_SHOWN: Final = {
+    "dstack": "for example A100:80GB",
+    "k8s": "the value of the label nvidia.com/gpu.product: `kubectl get nodes -L nvidia.com/gpu.product`",
+    "sky": "`sky gpus list` shows them",
+    "slurm": "`sinfo -o %G` shows those of the site",
+}
+
+
+def given_name(engine: str, name: str) -> str:
+    """A card's name as the user spells it for an engine; BadInput for what holds more than a name.
+
+    >>> given_name("slurm", "a100"), given_name("dstack", "A100:80GB")
+    ('a100', 'A100:80GB')
+    """
+    if len(name) > _LONGEST or not _SPELLED[engine].fullmatch(name):
+        kind, colon, count = name.rpartition(":")
+        hint = _SHOWN[engine]
+        if colon and count.isdecimal():
+            hint = f"the number is the sheet's, or 0 by --gpus: --gpu-name {shorten(kind, 60)}"
+        raise BadInput(
+            f"--gpu-name: got {shorten(name)}, expected the name of one card as {engine} spells it", hint
+        )
+    return name
 
 
 def spelled_alike(engine: str, gpu: str) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from loadsheet.cloud.checklist import CannotLook
+from loadsheet.cloud.export.job import VOLUME_AT
 from loadsheet.cloud.export.words import clean
 from loadsheet.cloud.machine import Machine
 from loadsheet.cloud.mounts import BUCKETS, mount_of
@@ -15,6 +16,11 @@ from loadsheet.errors import BadInput, shorten
 _FUSE: Final = (
     "s3", "s3a", "gs", "gcs", "r2", "az", "azure", "abfs", "abfss", "oci", "cos", "nebius", "http", "https",
 )  # fmt: skip
+#: what the kernel mounts in every container, and what an image brings along
+_TAKEN: Final = frozenset({"dev", "proc", "sys"})
+_SYSTEM: Final = frozenset(
+    {"bin", "boot", "etc", "lib", "lib32", "lib64", "run", "sbin", "tmp", "usr", "var"}
+)
 _MIRRORS: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "https")
 
 
@@ -39,6 +45,19 @@ def clean_path(text: str, what: str, *, absolute: bool = True) -> str:
         expected = "an absolute path" if absolute else "a path"
         raise BadInput(f"{what}: got {shorten(text)}, expected {expected}")
     return text.rstrip("/") or "/"
+
+
+def mount_point(path: str, volume: str) -> str:
+    """Where a volume is mounted in a container; BadInput for a place over which none can be, or must not be."""
+    found = clean_path(path, "--volume")
+    parts = PurePosixPath("/" + found.lstrip("/")).parts
+    system = len(parts) < 3 and parts[-1] in {"/", *_SYSTEM}
+    if ".." in parts or ":" in found or system or parts[1] in _TAKEN:
+        raise BadInput(
+            f"--volume: got {shorten(volume)}, expected NAME:/PATH with a folder of its own",
+            f"over /, /{', /'.join(sorted(_TAKEN))} or the system's folders nothing can be mounted: NAME:{VOLUME_AT}",
+        )
+    return str(PurePosixPath(*parts))
 
 
 def refuse_bucket(volume: str) -> None:

@@ -17,6 +17,13 @@ _SHELL: Final = {
     "|": "a pipe", "&": "`&`", ";": "`;`", "<": "a redirection", ">": "a redirection", "(": "a parenthesis",
     ")": "a parenthesis", "\n": "a second line", "$": "`$`", "`": "a backquote",
 }  # fmt: skip
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
+#: what bash does itself: an engine without a shell would look for a program of that name
+_OF_SHELLS: Final = frozenset(
+    [".", "!", "[[", "{", "}", "alias", "case", "cd", "declare", "eval", "exec", "export", "for", "function", "if",
+     "let", "local", "readonly", "select", "set", "shopt", "source", "trap", "ulimit", "umask", "unset", "until",
+     "while"]
+)  # fmt: skip
 _NAME: Final = re.compile(r"[a-z](?:[a-z0-9-]{0,38}[a-z0-9])?")
 _MOST_ARGUMENTS: Final = 1000
 _MOST_TEXT: Final = 32_768
@@ -44,9 +51,25 @@ def parse_command(text: str) -> tuple[str, ...]:
             "--command: got nothing, expected how the training is started",
             "for example --command 'python train.py'",
         )
+    _require_program(words)
     if len(words) > _MOST_ARGUMENTS:
         raise BadInput(f"--command: got {len(words):,} arguments, expected at most {_MOST_ARGUMENTS:,}")
     return tuple(words)
+
+
+def _require_program(words: Sequence[str]) -> None:
+    """BadInput where the first word means something only to a shell, so that it would be another job in each engine."""
+    first = words[0]
+    if _ASSIGNMENT.match(first):
+        raise BadInput(
+            f"--command: got the variable {shorten(first)} in front, expected one program and its arguments",
+            f"`env` sets it: --command 'env {one_line(first)[:60]} …'",
+        )
+    if first in _OF_SHELLS:
+        raise BadInput(
+            f"--command: got {shorten(first)}, which only a shell can do, expected one program and its arguments",
+            "put it into --setup or a script",
+        )
 
 
 def check_setup(lines: Iterable[str]) -> tuple[str, ...]:
