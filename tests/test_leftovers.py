@@ -51,7 +51,7 @@ def test_forty_seven_machines_in_three_foreign_regions(account: World) -> None:
     }
     assert len(found["looked"]) == len({row["region"] for row in found["looked"]}) > 15
     text = leftovers("--kinds", "instance", "--regions", ",".join(["eu-west-1", *planted]), code=1).stdout
-    assert "LOOK HERE FIRST   47 GPU machines where nothing else of yours is." in text
+    assert "LOOK HERE FIRST   47 GPU machines where nothing else of yours was found (" in text
     assert "eu-north-1: 15 × p3.16xlarge" in text
     assert "43 more: --all, --json" in text  # 48, five shown
 
@@ -387,6 +387,11 @@ def test_unknown_names(account: World) -> None:
         (("--price", "volum=0.08/h"), "`volume`"),
         (("--price", "volume=0.08/h", "--price", "nat-gatway=1/h"), "`nat-gateway`"),
         (("--margin", "2h"), "--after"),
+        (("--kinds", ""), "--kinds: got nothing"),
+        (("--kinds", " , "), "--kinds: got nothing"),
+        (("--older-than", "7"), "such as `7d`"),
+        (("--older-than", "1e3"), "such as `7d`"),
+        (("--older-than", ""), "--older-than"),
         (("--save", "no/such/folder/x"), "folder"),
         (("--compare", "no-such-file"), "no such file"),
     ):
@@ -420,3 +425,43 @@ def test_another_partition(account: World, monkeypatch: pytest.MonkeyPatch, home
     account.calls.clear()
     listed("--regions", home, *asked[:2])
     assert {region for region, _ in account.calls} == {home}
+
+
+def test_a_gpu_where_not_all_was_looked_at(account: World) -> None:
+    """Where buckets may not be listed, or other kinds were not asked for, nobody knows that nothing else is there."""
+    started("sa-east-1", "p3.16xlarge")
+    asked = ("--regions", "sa-east-1")
+    head = "LOOK HERE FIRST   1 GPU machine where nothing else of yours "
+    assert f"{head}is." in leftovers(*asked, code=1).stdout
+    account.refuse("s3:GET", "AccessDenied", status=403)
+    text = " ".join(leftovers(*asked, code=1).stdout.split())
+    assert f"{' '.join(head.split())} was found (2 kinds were not looked at)." in text
+    assert "a GPU where nothing else of yours was found (2 kinds were not looked at): is it yours?" in text
+    from loadsheet.cloud.leftovers.registry import kinds
+
+    text = " ".join(leftovers(*asked, "--kinds", "instance", code=1).stdout.split())
+    told = int(text.partition("was found (")[2].split()[0])
+    assert 10 < told < len(kinds())
+
+
+def test_what_is_too_young(account: World) -> None:
+    """Six volumes of today are no left-overs of a week, and "nothing found" is not all that is said of them."""
+    for _ in range(6):
+        ec2().create_volume(Size=1, AvailabilityZone="eu-west-1a")
+    asked = ("--regions", "eu-west-1", "--kinds", "volume", "--older-than", "7d")
+    text = leftovers(*asked, code=0).stdout
+    assert text.startswith(
+        "NOTHING THAT OLD FOUND   6 younger things left out (--older-than); nothing else in what "
+    )
+    assert listed(*asked, code=0)["younger"] == 6
+    assert leftovers(*asked[:4], "--older-than", "0", code=1).stdout.startswith("STILL THERE   6 things")
+
+
+def test_what_no_key_of_one_account_sees(account: World) -> None:
+    """Other accounts of an organisation are named, and that the way by hand to other services shows a part."""
+    found = {
+        row["what"]: row
+        for row in listed("--regions", "eu-west-1", "--kinds", "address", code=0)["not_looked"]
+    }
+    assert found["the other accounts of an organisation"]["by_hand"][0] == "aws organizations list-accounts"
+    assert "of one region what has, or had, a tag" in found["other services of AWS"]["why"]

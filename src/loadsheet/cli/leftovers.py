@@ -60,8 +60,8 @@ def command(**given: Any) -> int:
     The commands that would remove something are printed, for you to read and run. Google Cloud, Azure and
     the services that are not asked are named with the command to look by hand.
 
-    Exit status: 0 all was looked at and nothing found but what --keep names, 1 something is there or could not be
-    looked at, 2 usage.
+    Exit status: 0 all was looked at and nothing found but what --keep names and what --older-than and --after leave
+    out, 1 something is there or could not be looked at, 2 usage.
     """
     from loadsheet.cloud.leftovers.answer import saved, to_json
     from loadsheet.cloud.leftovers.look import parse_regions
@@ -70,7 +70,12 @@ def command(**given: Any) -> int:
     from loadsheet.cloud.leftovers.registry import select
 
     regions = parse_regions(given["regions"])
-    chosen = select(part.strip() for part in (given["kinds"] or "").split(",") if part.strip())
+    names = [part.strip() for part in (given["kinds"] or "").split(",") if part.strip()]
+    if given["kinds"] is not None and not names:
+        raise BadInput(
+            "--kinds: got nothing, expected names such as `volume,snapshot`", "without it all are looked at"
+        )
+    chosen = select(names)
     if given["as_list"] or given["aws_policy"]:
         _list(chosen, given)
         return 0
@@ -117,7 +122,7 @@ def _answer(
     from loadsheet.cloud.leftovers.narrow import loud, of_run, older_than
 
     timeout, wait = _above(given, "timeout", "10min"), _above(given, "wait", "3s")
-    age = parse_duration(given["older_than"], "--older-than") if given["older_than"] else None
+    age = None if given["older_than"] is None else _with_unit(given["older_than"], "--older-than", "7d")
     progress, lock = Progress(), threading.Lock()
 
     def tell(text: str) -> None:
@@ -135,7 +140,7 @@ def _answer(
         found = unopened(error, time.time())
     finally:
         progress.close()
-    found.items = loud(found.items, found.home)
+    found.items = loud(found.items, found.home, found)
     answer = Answer(found, found.items, bill=bill, span=span)
     answer.not_looked = not_looked(found, chosen, given["paid_calls"])
     if before is not None:
@@ -179,8 +184,16 @@ def _span(given: dict[str, Any]) -> Span | None:
         raise BadInput(
             f"--after: got run {shorten(row.fingerprint)} without a start and an end, expected one that was started"
         )
-    margin = parse_duration(given["margin"], "--margin") if given["margin"] else MARGIN
+    margin = _with_unit(given["margin"], "--margin", "2h") if given["margin"] else MARGIN
     return Span(row.fingerprint, row.started, row.updated, margin)
+
+
+def _with_unit(text: str, what: str, example: str) -> float:
+    """A duration in seconds; BadInput for a number alone, which would be seconds where days or hours are meant."""
+    seconds = parse_duration(text, what)
+    if seconds and not text.strip()[-1:].isalpha():
+        raise BadInput(f"{what}: got {shorten(text)}, expected it with its unit, such as `{example}`")
+    return seconds
 
 
 def _above(given: dict[str, Any], name: str, default: str) -> float:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from loadsheet.cloud.leftovers.item import Item
+from loadsheet.cloud.leftovers.item import Found, Item
+from loadsheet.cloud.leftovers.registry import kinds
 from loadsheet.errors import BadInput
+from loadsheet.text import many
 
 MARGIN: Final = 2 * 3600.0  # seconds before a run begins and after it ends in which its machines come and go
 _DAY: Final = 86400.0
@@ -19,24 +21,44 @@ _WITH_MACHINES: Final = (
 )  # fmt: skip
 
 
-def loud(items: Iterable[Item], home: str) -> list[Item]:
+def loud(items: Iterable[Item], home: str, found: Found | None = None) -> list[Item]:
     """The items, GPU machines marked where nothing else shows that the region is used.
 
     A region is used if the configuration names it, or if it holds a machine without a GPU or anything that
     is not started together with machines. Somebody who has got hold of a key starts GPUs where nobody looks.
+    `found`: with it the words say where not all was looked at that would show a use.
     """
     rows = list(items)
     used = {home} | {
         item.region for item in rows
         if item.kind not in _WITH_MACHINES or (item.kind == "instance" and not item.gpu)
     }  # fmt: skip
-    text = "a GPU where nothing else of yours is: is it yours?"
+
+    def marked(item: Item) -> Item:
+        where = nothing_else(() if found is None else unseen(found, item.region))
+        return replace(item, loud=True, why=f"a GPU {where}: is it yours? {item.why}")
+
     return [
-        replace(item, loud=True, why=f"{text} {item.why}")
-        if item.gpu and item.kind == "instance" and item.region not in used
-        else item
+        marked(item) if item.gpu and item.kind == "instance" and item.region not in used else item
         for item in rows
     ]
+
+
+def unseen(found: Found, region: str) -> list[str]:
+    """The kinds that would show that a region is used, and that were not looked at there."""
+    return [name for name in kinds() if name not in _WITH_MACHINES and not found.was_looked_at(region, name)]
+
+
+def nothing_else(blind: Collection[str]) -> str:
+    """Where a GPU is loud, in words that claim no more than was seen.
+
+    >>> nothing_else([]), nothing_else(["bucket"])
+    ('where nothing else of yours is', 'where nothing else of yours was found (1 kind was not looked at)')
+    """
+    if not blind:
+        return "where nothing else of yours is"
+    were = "was" if len(blind) == 1 else "were"
+    return f"where nothing else of yours was found ({many(len(blind), 'kind')} {were} not looked at)"
 
 
 def older_than(items: Iterable[Item], seconds: float, now: float) -> tuple[list[Item], int]:

@@ -11,6 +11,7 @@ from loadsheet.cloud.commands import continued
 from loadsheet.cloud.leftovers.answer import Answer, stamp
 from loadsheet.cloud.leftovers.item import ACCOUNT, Failure, Item
 from loadsheet.cloud.leftovers.look import ALL, looked_at
+from loadsheet.cloud.leftovers.narrow import nothing_else, unseen
 from loadsheet.cloud.leftovers.prices import currency, per_hour
 from loadsheet.cloud.leftovers.registry import turn
 from loadsheet.text import columns, many, wrap
@@ -51,7 +52,10 @@ def _head(answer: Answer, width: int) -> Iterator[str]:
         verdict = f"NOT KNOWN   {many(len(found.failed), 'place')} could not be looked at; {rest}"
     else:
         rest = " BUT WHAT IS MEANT TO STAY" if answer.kept else ""
-        verdict = f"NOTHING{whose.upper()} FOUND{rest}   in what was looked at"
+        old = " THAT OLD" if answer.younger else ""
+        verdict = f"NOTHING{old}{whose.upper()} FOUND{rest}   "
+        verdict += f"{_younger(answer)}; nothing else " if answer.younger else ""
+        verdict += "in what was looked at"
     yield from wrap(f"{verdict}: {seen}." if looked["pairs"] else f"{verdict}.", width, "  ")
     account = f"account {found.account}" if found.account else "account not known"
     where = f", asked at {found.endpoint} and not at AWS" if found.endpoint else ""
@@ -83,8 +87,13 @@ def _head(answer: Answer, width: int) -> Iterator[str]:
                 width,
                 "  ",
             )
-    if answer.younger:
-        yield from wrap(f"{many(answer.younger, 'younger thing')} left out (--older-than)", width, "  ")
+    if answer.younger and (items or found.failed):
+        yield from wrap(_younger(answer), width, "  ")
+
+
+def _younger(answer: Answer) -> str:
+    """How many things are too young to be listed, which are there all the same."""
+    return f"{many(answer.younger, 'younger thing')} left out (--older-than)"
 
 
 def _kept(answer: Answer, width: int, everything: bool) -> Iterator[str]:
@@ -120,8 +129,9 @@ def _loud(answer: Answer, width: int) -> Iterator[str]:
         return
     yield ""
     total = sum(map(len, places.values()))
+    blind = {name for region in places for name in unseen(answer.found, region)}
     yield from wrap(
-        f"LOOK HERE FIRST   {many(total, 'GPU machine')} where nothing else of yours is. If they are not yours, "
+        f"LOOK HERE FIRST   {many(total, 'GPU machine')} {nothing_else(blind)}. If they are not yours, "
         "somebody has a key of this account: end them, then replace the keys.", width, "  ",
     )  # fmt: skip
     for region, items in sorted(places.items()):
