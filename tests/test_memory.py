@@ -367,3 +367,43 @@ def test_fp8_copies_of_the_weights() -> None:
     matrices = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
     assert forward.tensors["8-bit copies of weights"].amount == 2 * matrices
     assert account.model_states.amount == 16 * 8_030_261_248
+
+
+_HRM = {
+    "model_type": "hrm_text", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 12,
+    "num_attention_heads": 4, "head_dim": 16, "max_position_embeddings": 64, "num_layers_per_stack": 2,
+    "H_cycles": 2, "L_cycles": 3, "L_bp_cycles": [2],
+}  # fmt: skip
+
+
+def test_a_looped_block_keeps_an_input_for_each_call_with_gradients() -> None:
+    """HRM's 4 layers are called 16 times, 6 of them without autograd: as often as transformers' own module says."""
+    import torch
+    from transformers import AutoModelForCausalLM, HrmTextConfig
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    config = HrmTextConfig(**{k: v for k, v in _HRM.items() if k != "model_type"})
+    module = AutoModelForCausalLM.from_config(config)
+    graded = []
+    for part in module.modules():
+        if isinstance(part, GradientCheckpointingLayer):
+            part.register_forward_pre_hook(lambda *_: graded.append(torch.is_grad_enabled()))
+    module(input_ids=torch.zeros(2, 32, dtype=torch.long), use_cache=False)
+    calls = sum(graded)
+    assert (len(graded), calls) == (16, 10)
+    account = train(_HRM, precision="fp32", batch=2, seq=32, recompute="full")
+    each = 2 * 32 * 64 * 4  # B·T·d numbers in fp32
+    assert amount(at(account, "end of forward"), "block inputs (checkpoints)") == calls * each
+    others = amount(at(account, "backward of the last block"), "activations of earlier blocks")
+    assert others == (calls - 1) * each
+
+
+def test_inputs_of_another_width_count_as_they_are() -> None:
+    """Mamba's residual stream is fp32 after its first block (`residual_in_fp32`): 2 bytes there, then 4."""
+    mamba = {  # state-spaces/mamba-130m-hf, config.json
+        "model_type": "mamba", "hidden_size": 768, "num_hidden_layers": 24, "vocab_size": 50280,
+        "state_size": 16, "conv_kernel": 4, "expand": 2, "time_step_rank": 48, "use_conv_bias": True,
+    }  # fmt: skip
+    account = train(mamba, seq=1024, recompute="full")
+    found = amount(at(account, "end of forward"), "block inputs (checkpoints)")
+    assert found == 1024 * 768 * (2 + 23 * 4)

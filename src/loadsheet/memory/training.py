@@ -128,15 +128,26 @@ def _beginning(taped: Taped, recipe: Training) -> Item | None:
     return Item("embedding and its input", amount, formula, source=_TORCH, basis="modelled")
 
 
-def _checkpoints(taped: Taped, layers: int) -> Item:
-    width = 0
-    for summary, _ in taped.runs:
-        width = summary.input_bytes
+def _checkpoint(summary: Summary) -> Any:
+    """Bytes that a recomputed call of a block keeps: its input, or nothing where autograd is off."""
+    return summary.input_bytes if _some(summary.saved) or _some(summary.held) else 0
+
+
+def _checkpoints(taped: Taped, at_once: int) -> Item:
+    """Inputs of all calls of blocks, at most `at_once` of them on the device (0: all).
+
+    A looped block has one for each call that has gradients.
+    """
+    kept = [(_checkpoint(summary), count) for summary, count in taped.runs]
+    calls = sum(count for size, count in kept if _some(size))
+    total: Any = sum(size * count for size, count in kept)
+    here = min(calls, at_once) if at_once else calls
+    mean = total / max(calls, 1)
     return Item(
         "block inputs (checkpoints)",
-        layers * width,
+        total if here == calls else here * mean,
         "L·X",
-        {"L": layers, "X": width},
+        {"L": here, "X": mean},
         "Chen et al. 2016, arXiv 1604.06174; Korthikanti et al. 2022, arXiv 2205.05198: 2·s·b·h per layer",
         "modelled",
     )
@@ -256,7 +267,7 @@ class _Step:
     def kept(self) -> list[Item | None]:
         """What the blocks keep between forward and backward."""
         if self.recompute:
-            return [_checkpoints(self.taped, self.inputs())]
+            return [self.checkpoints()]
         runs = self.taped.runs
         blocks = [
             activations_item(_run_name(self.model, i), s, c, self.recipe) for i, (s, c) in enumerate(runs)
@@ -268,10 +279,9 @@ class _Step:
             self.still(self.held),
         ]
 
-    def inputs(self) -> int:
+    def checkpoints(self) -> Item:
         """Inputs of recomputed blocks that are on the device at once."""
-        layers, at_once = self.model.num_layers, self.recipe.execution.inputs_on_device
-        return min(layers, at_once) if at_once else layers
+        return _checkpoints(self.taped, self.recipe.execution.inputs_on_device)
 
     def still(self, held: Any, name: str = "inputs of 4-bit layers") -> Item | None:
         """Inputs of quantised products that stay until the graph goes."""
@@ -318,7 +328,7 @@ class _Step:
         for summary, count in taped.runs:
             total = total + self._kept(summary) * count
         if self.recompute:
-            total = total * self.inputs() / self.model.num_layers
+            total = self.checkpoints().amount
         made = taped.after.weight_grad_bytes
         here = [
             self.early() or self.gradients(made),
@@ -384,7 +394,7 @@ class _Step:
         return self.at("optimizer step", items)
 
     def _kept(self, summary: Summary) -> Any:
-        return summary.input_bytes if self.recompute else summary.saved + summary.held
+        return _checkpoint(summary) if self.recompute else summary.saved + summary.held
 
     def _peak(self, summary: Summary) -> Any:
         """Highest point of one block's backward; under recompute, of its second forward too."""
