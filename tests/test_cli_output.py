@@ -196,12 +196,15 @@ def test_comparison_of_all() -> None:
 
 @pytest.mark.parametrize("columns", ["40", "60", "80", "120", "200", "²", "9" * 5000, "-3", "abc", ""])
 def test_width(columns: str) -> None:
-    """Pages keep to the terminal's width from 60 on, and no number is cut; without a width, 100."""
-    room = {"40": 60, "60": 60, "80": 80, "120": 120, "200": 200, "9" * 5000: 400}.get(columns, 100)
+    """Pages keep to the terminal's width from 40 on, and no number is cut; without a width, 100."""
+    room = {"40": 40, "60": 60, "80": 80, "120": 120, "200": 200, "9" * 5000: 400}.get(columns, 100)
     for args in (
         ("plan", "llama-3-8b", "--gpu", "t4,h100-sxm", "--tokens", "1T", "--price", "2"),
+        ("plan", "llama-3-8b", "--gpu", "t4", "--task", "qlora", "--explain"),
         ("params", "llama-3-8b"),
+        ("params", "deepseek-v3"),
         ("models", "llama"),
+        ("models", "kimi"),
         ("gpus",),
     ):
         page = run(*args, COLUMNS=columns).stdout

@@ -59,6 +59,8 @@ def test_a_whole_file_is_served_as_stored(tmp_path: Path) -> None:
         sheet = json.loads(answered("plan", path, *_SERVE, "--json").stdout)
         assert sheet["memory"]["model_states_bytes"] == 2 * _PARAMS
         assert sheet["warnings"] == []
+        assert sheet["recipe"]["weights"] == "as stored"
+        assert "weights" not in sheet["recipe"]["defaulted"]
         assert json.loads(answered("params", path, "--json").stdout)["stored"]["lacks"] is None
 
 
@@ -92,6 +94,7 @@ def test_a_part_of_a_model_is_refused(name: str, tensors: Any, words: str, tmp_p
     assert "not the whole model" in answered("plan", path, "--gpu", "a10g").stderr
     asked = json.loads(answered("plan", path, *_SERVE, "--weights", "bf16", "--json").stdout)
     assert asked["memory"]["model_states_bytes"] == 2 * _PARAMS
+    assert asked["recipe"]["weights"] == "bf16"
 
 
 def test_packed_weights_are_whole(tmp_path: Path) -> None:

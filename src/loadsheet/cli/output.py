@@ -128,13 +128,19 @@ def table(rows: Sequence[Mapping[str, str]], spare: Sequence[str], room: int) ->
 
     names = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
     dropped: list[str] = []
+
+    def lines_of(gap: int = 2) -> list[str]:
+        return columns([names, *([row[name] or "–" for name in names] for row in rows)], left=2, gap=gap)
+
     while True:
-        lines = columns([names, *([row[name] or "–" for name in names] for row in rows)], left=2)
+        lines = lines_of()
         spared = next((name for name in spare if name in names), None)
         if spared is None or max(map(len, lines)) <= room:
             break
         names.remove(spared)
         dropped.append(spared)
+    if max(map(len, lines)) > room:
+        lines = lines_of(gap=1)
     return [
         *lines,
         *(wrap("left out for want of room: " + ", ".join(dropped), room, "  ") if dropped else []),

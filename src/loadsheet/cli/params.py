@@ -100,7 +100,10 @@ def _page(m: Model, room: int) -> list[str]:
     rows += [[part, f"{n:,}", f"{n / m.params:.2%}"] for part, n in m.split.items() if n or part == "head"]
     rows += [["total", f"{m.params:,}", ""], ["active per token", f"{m.active_params:,}", ""]]
     rows.append(["in matrix products", f"{m.matmul_params:,}", ""])
-    lines += ["  " + line for line in columns(rows)]
+    indented = ["  " + line for line in columns(rows)]
+    if max(map(len, indented)) > room:
+        indented = ["  " + line for line in columns([row[:2] for row in rows])]
+    lines += indented
     more = ["the head is the embedding, counted once" if m.tied else "the head has its own weights"]
     if m.stored is not None:
         text = f"stored as {m.stored.format}: {format_bytes(m.stored.nbytes)}"

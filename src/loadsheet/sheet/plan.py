@@ -243,7 +243,7 @@ class Sheet:
                 "matmul_params": m.matmul_params, "split": m.split, "tied": m.tied, "max_length": m.max_length,
                 "source": m.source, "defaulted": list(m.defaulted),
             },
-            "recipe": self.recipe.to_json(),
+            "recipe": self._recipe_json(),
             "cluster": {
                 "gpu": self.gpu.id, "gpus": self.gpus, "defaulted": ["gpus"] if self.gpus_defaulted else [],
                 **({"own": self.gpu.to_json()} if self.gpu.own else {}),
@@ -258,6 +258,13 @@ class Sheet:
             out["remedies"] = [r.to_json() for r in self.remedies]
             out["capacity"] = self.capacity.to_json()
             out["checkpoint_bytes"] = self.checkpoint_bytes
+        return out
+
+    def _recipe_json(self) -> dict[str, Any]:
+        out = self.recipe.to_json()
+        if isinstance(self.recipe, Serving) and serves_file(self.model, self.recipe):
+            out["weights"] = "as stored"  # the format is the file's, neither asked for nor a default
+            out["defaulted"] = [name for name in out["defaulted"] if name != "weights"]
         return out
 
     def to_json(self, *, full: bool = True) -> str:

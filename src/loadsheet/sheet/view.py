@@ -306,7 +306,7 @@ def working(sheet: Any, width: int) -> list[str]:
             continue
         fresh = tuple(i for i in instant.items if id(i) not in seen)
         seen.update(id(i) for i in fresh)
-        lines.append(f" {instant.name}: {gib_range(instant.total, 2)} GiB")
+        lines += wrap(f" {instant.name}: {gib_range(instant.total, 2)} GiB", width, "   ")
         lines += explain(Ledger(instant.name, fresh), width)
     lines.append(" FLOPs of one micro-batch" if isinstance(sheet.recipe, Training) else " FLOPs")
     lines += explain(Ledger("flops", sheet.compute.items, "FLOP"), width)
