@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import threading
 import time
 import tracemalloc
 from collections import Counter
@@ -11,7 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_world import IMAGE, World, aws_server, ec2, empty_account, leftovers, listed, started  # noqa: F401
+from aws_world import (
+    IMAGE,
+    World,
+    aws_server,  # noqa: F401
+    ec2,
+    empty_account,  # noqa: F401
+    leftovers,
+    let_go,
+    listed,
+    started,
+)
 from history_runs import written
 
 boto3 = pytest.importorskip("boto3")
@@ -307,9 +318,23 @@ def test_pages_without_end(account: World) -> None:
 
 
 def test_no_time(account: World) -> None:
-    """What is not done in time could not be looked at."""
+    """What is not done in time could not be looked at, and is not waited for."""
     found = listed("--regions", "eu-west-1", "--kinds", "volume,image", "--timeout", "1ms")
-    assert [f["error"] for f in found["failed"]] == ["not done in time"] * 2
+    assert {f["kind"]: f["error"] for f in found["failed"]} == dict.fromkeys(
+        ("account", "regions", "volume", "image"), "not done in time"
+    )
+
+
+def test_a_service_that_hangs(account: World) -> None:
+    """Three tries of a minute each are not waited for where `--timeout` is over; the rest was looked at."""
+    over = threading.Event()
+    account.answer("ec2:DescribeVolumes", lambda request: over.wait(300) and None)
+    try:
+        found = listed("--regions", "eu-west-1", "--kinds", "volume,image", "--timeout", "5s")
+    finally:
+        let_go(over)
+    assert [(f["kind"], f["error"]) for f in found["failed"]] == [("volume", "not done in time")]
+    assert found["looked"] == [{"region": "eu-west-1", "kind": "image"}]
 
 
 def test_tomorrow(account: World, tmp_path: Path) -> None:

@@ -263,9 +263,7 @@ def test_an_answer_of_another_form_is_a_failure() -> None:
             pass
 
     found = Found(time=NOW)
-    _Sweep(
-        Fake(), found, [("eu-west-1", kinds()["volume"])], float("inf"), "us-east-1", lambda text: None
-    ).run()  # type: ignore[arg-type]
+    _Sweep(Fake(), found, [("eu-west-1", kinds()["volume"])], float("inf"), lambda text: None).run()  # type: ignore[arg-type]
     assert (found.items, found.looked) == ([], [])
     assert [f.error for f in found.failed] == ["the answer has another form than expected (AttributeError)"]
 

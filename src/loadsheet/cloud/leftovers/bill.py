@@ -9,7 +9,6 @@ from typing import Any, Final
 from loadsheet.cloud.aws.failures import CallFailed
 from loadsheet.cloud.aws.session import Account
 from loadsheet.cloud.leftovers.item import clean
-from loadsheet.cloud.leftovers.registry import center
 
 #: USD for each request, aws.amazon.com/aws-cost-management/aws-cost-explorer/pricing (from a stored copy of the page,
 #: 2026-11-30); that each further page is one more request is as recalled
@@ -58,7 +57,7 @@ def _read(
         found["requests"] += 1
         tell(f"Cost Explorer, request {found['requests']}: AWS bills {COST} USD for it")
         answer = account.call(
-            "ce", "get_cost_and_usage", region=center(account),
+            "ce", "get_cost_and_usage", region=account.base,
             TimePeriod={"Start": day.isoformat(), "End": (day + datetime.timedelta(days=1)).isoformat()},
             Granularity="DAILY", Metrics=["UnblendedCost"],
             GroupBy=[{"Type": "DIMENSION", "Key": key} for key in pair],

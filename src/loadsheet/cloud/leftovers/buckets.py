@@ -40,18 +40,15 @@ _ALL_GO: Final = {
 
 def _buckets(place: Place) -> Iterator[tuple[str, str, Any] | OneUnseen]:
     """Name, region and row of every bucket in the regions that are looked at; one without a region is unseen."""
-    for row in place.rows("s3", "list_buckets", "Buckets", region=place.center):
+    for row in place.rows("s3", "list_buckets", "Buckets"):
         name = str(row.get("Name", ""))
         try:
             region = row.get("BucketRegion") or (
-                place.call("s3", "get_bucket_location", region=place.center, Bucket=name).get(
-                    "LocationConstraint"
-                )
-                or GLOBAL
+                place.call("s3", "get_bucket_location", Bucket=name).get("LocationConstraint") or GLOBAL
             )
         except CallFailed as error:  # where it is nobody knows: it is filed under no region
             told = CallFailed(
-                str(error).replace(f" in {place.center}", ""), error.next, kind=error.kind, code=error.code,
+                str(error).replace(f" in {place.region}", ""), error.next, kind=error.kind, code=error.code,
                 permission=error.permission,
             )  # fmt: skip
             yield place.unseen(told, name, ACCOUNT)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from loadsheet.cloud.aws.failures import CallFailed
-from loadsheet.cloud.aws.session import GLOBAL, TIMEOUT, Account
+from loadsheet.cloud.aws.session import TIMEOUT, Account
 from loadsheet.cloud.checklist import CannotLook
 from loadsheet.cloud.leftovers.item import ACCOUNT, Failure, Found, Item, clean
-from loadsheet.cloud.leftovers.registry import Kind, Place, calls, center
+from loadsheet.cloud.leftovers.registry import Kind, Place, calls
 from loadsheet.errors import BadInput, UnknownKey, shorten
 from loadsheet.text import many
 
@@ -46,31 +46,38 @@ def look(
     """
     found = Found(time=time.time(), endpoint=clean(account.endpoint), only=tuple(regions))
     end = time.monotonic() + timeout
-    tell("asking who asks")
-    middle = GLOBAL
+    account.until = end
     try:
-        found.home = account.home
-        middle = center(account, regions)
-        found.account = clean(
-            account.call("sts", "get_caller_identity", region=account.home or middle).get("Account", "")
-        )
-    except CannotLook as error:
-        found.failed.append(failure(error, ALL, "account"))
-        if getattr(error, "kind", "") == "credentials":  # nothing else would answer
-            return found
-    places = _regions(account, regions, found, middle)
-    jobs = [(region, kind) for region in places for kind in chosen if not kind.everywhere]
-    jobs = [*((ACCOUNT, kind) for kind in chosen if kind.everywhere), *jobs]
-    _Sweep(account, found, jobs, end, middle, tell).run()
+        _fill(account, chosen, found, end, tell)
+    finally:
+        account.until = None
     found.items.sort(key=lambda item: (item.region, item.kind, item.id))
     found.looked.sort()
     found.failed.sort(key=lambda failure: (failure.region, failure.kind))
     return found
 
 
-def _regions(account: Account, named: Sequence[str], found: Found, middle: str) -> list[str]:
+def _fill(
+    account: Account, chosen: Sequence[Kind], found: Found, end: float, tell: Callable[[str], None]
+) -> None:
+    """Who asks, which regions there are, and all kinds in them."""
+    tell("asking who asks")
+    try:
+        found.home = account.home
+        found.account = clean(account.call("sts", "get_caller_identity").get("Account", ""))
+    except CannotLook as error:
+        found.failed.append(failure(error, ALL, "account"))
+        if getattr(error, "kind", "") == "credentials":  # nothing else would answer
+            return
+    places = _regions(account, found)
+    jobs = [(region, kind) for region in places for kind in chosen if not kind.everywhere]
+    jobs = [*((ACCOUNT, kind) for kind in chosen if kind.everywhere), *jobs]
+    _Sweep(account, found, jobs, end, tell).run()
+
+
+def _regions(account: Account, found: Found) -> list[str]:
     """The regions to look at; what is disabled or was not named is said."""
-    where = account.home or middle
+    named, where = found.only, account.home or account.base
     try:
         rows = account.call("ec2", "describe_regions", region=where, AllRegions=True).get("Regions")
         if not rows:
@@ -119,10 +126,9 @@ class _Sweep:
         found: Found,
         jobs: list[tuple[str, Kind]],
         end: float,
-        center: str,
         tell: Callable[[str], None],
     ) -> None:
-        self.account, self.found, self.end, self.center, self.tell = account, found, end, center, tell
+        self.account, self.found, self.end, self.tell = account, found, end, tell
         self.jobs = {f"{region} {kind.name}": (region, kind) for region, kind in jobs}
         self.left = Counter(region for region, _ in jobs)
         self.hopeless: dict[tuple[str, str], CannotLook] = {}
@@ -158,10 +164,8 @@ class _Sweep:
         known = next((self.hopeless[key] for s in services if (key := (region, s)) in self.hopeless), None)
         if known is not None:
             return items, [failure(known, region, kind.name)]
-        place = Place(
-            self.account, region if region != ACCOUNT else self.center, kind, self.end,
-            frozenset(self.found.only), self.center, self.found.account,
-        )  # fmt: skip
+        where = region if region != ACCOUNT else self.account.base
+        place = Place(self.account, where, kind, self.end, frozenset(self.found.only), self.found.account)
         try:
             place.in_time()
             for item in kind.look(place):

@@ -22,7 +22,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from loadsheet.cloud.aws.failures import CallFailed
-from loadsheet.cloud.aws.session import GLOBAL, Account
+from loadsheet.cloud.aws.session import Account
 from loadsheet.cloud.leftovers.item import Item, clean, tags_of
 from loadsheet.errors import UnknownKey
 
@@ -56,24 +56,12 @@ class OneUnseen(CallFailed):
         self.region = region
 
 
-def center(account: Account, named: Iterable[str] = ()) -> str:
-    """A region in which the services without regions answer to this account.
-
-    That of the configuration where it belongs to another partition (China, GovCloud, …): a key of one is none in
-    another. Which partition a region is of is botocore's to say; the client asks nothing of anybody.
-    """
-    home = account.home or next(iter(named), "")
-    if home and str(account.client("sts", home).meta.partition) != "aws":
-        return home
-    return GLOBAL
-
-
 @dataclass(frozen=True)
 class Place:
     """One region in which a kind is looked for.
 
     `end`: when there is no more time, monotonic seconds. `only`: the regions that were named, all if none were.
-    `center`: where services without regions answer. `owner`: the account's number; empty if it was not told.
+    `owner`: the account's number; empty if it was not told.
     """
 
     account: Account
@@ -81,7 +69,6 @@ class Place:
     kind: Kind
     end: float
     only: frozenset[str] = frozenset()
-    center: str = GLOBAL
     owner: str = ""
 
     def wanted(self, region: str) -> bool:
