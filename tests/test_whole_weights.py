@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from strategies import safetensors_bytes
 from terminal import TINY, answered, refused
+
+import loadsheet as ls
+from loadsheet.arch.stored import StoredTensor, StoredWeights
+from loadsheet.memory.whole import lacks
 
 #: TINY's tensors by the names and shapes that a Llama checkpoint has
 _BLOCK = {
@@ -95,6 +100,16 @@ def test_a_part_of_a_model_is_refused(name: str, tensors: Any, words: str, tmp_p
     asked = json.loads(answered("plan", path, *_SERVE, "--weights", "bf16", "--json").stdout)
     assert asked["memory"]["model_states_bytes"] == 2 * _PARAMS
     assert asked["recipe"]["weights"] == "bf16"
+
+
+@pytest.mark.parametrize("preset", [preset.name for preset in ls.models()])
+def test_no_whole_model_is_refused(preset: str) -> None:
+    """Every tensor by its name in the checkpoint is a whole model; the first half of them is not."""
+    model = ls.model(preset)
+    tensors = tuple(StoredTensor(p.name, p.shape, "BF16", 2 * p.numel) for p in model.parameters())
+    for held, whole in ((tensors, True), (tensors[: len(tensors) // 2], False)):
+        stored = StoredWeights("model.safetensors", "safetensors", held, {})
+        assert (lacks(replace(model, stored=stored)) == "") is whole
 
 
 def test_packed_weights_are_whole(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def _missing_layer(model: Model, stored: StoredWeights) -> str:
     names = model.layer_names or tuple(f"{model.prefix}.{i}" for i in range(len(order)))
     ends = [name.rsplit(".", 2)[-2:] for name, run in zip(names, order, strict=True) if runs[run]]
     held = {pair for t in stored.tensors for pair in pairwise(t.name.split("."))}
+    ends = [end for end in ends if len(end) == 2 and end[1].isdigit()]  # a layer by its number
     missing = [".".join(end) for end in ends if tuple(end) not in held]
     if not missing or len(missing) == len(ends):
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from loadsheet.memory.terms import overhead
 from loadsheet.recipe import Serving, Training
 from loadsheet.sheet.capacity import Probe
 from loadsheet.sheet.software import missing
-from loadsheet.units import ceil_div, format_bytes
+from loadsheet.units import format_bytes
 
 _RANK = {"fits": 0, "tight": 1, "pointer": 2, "does_not_fit": 3}
 #: effort of a combination: more than any single change that keeps the task, less than giving the task up
@@ -278,7 +279,7 @@ def _floor(sheet: Any) -> Remedy | None:
     parts = [_division(sheet, instant) for instant in sheet.memory.instants]
     if sheet.gpu.device != "cuda" or any(each >= usable for _, each in parts):
         return None
-    n = max(int(ceil_div(int(divided), int(usable - each))) for divided, each in parts)
+    n = max(math.ceil(divided / (usable - each)) for divided, each in parts)
     n = max(n, 2 if sheet.gpus > 1 else 1)
     if not 1 < n < _HOPELESS:
         return None

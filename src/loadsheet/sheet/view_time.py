@@ -73,14 +73,16 @@ def _mfu(sheet: Any) -> str:
 
 
 def rates(sheets: Sequence[Any]) -> str:
-    """What the times of several sheets rest on: the MFU, of each GPU if they differ, or the shares of the rates."""
+    """What the times of several sheets rest on: the MFU, by GPU where it differs, or the shares of the rates."""
     if not isinstance(sheets[0].recipe, Training):
         shares = f"{_band('bandwidth', 'mid')} of the bandwidth, {_band('prefill', 'mid')} of the FLOP/s"
         return f"at {shares}, whichever binds"
-    said = [_mfu(sheet) for sheet in sheets]
-    if len(set(said)) == 1:
-        return f"MFU {said[0]}"
-    return "MFU " + ", ".join(f"{text} on {sheet.gpu.id}" for text, sheet in zip(said, sheets, strict=True))
+    said: dict[str, list[str]] = {}
+    for sheet in sheets:
+        said.setdefault(_mfu(sheet), []).append(sheet.gpu.id)
+    most = max(said, key=lambda text: len(said[text]))
+    others = [f"{text} on {', '.join(ids)}" for text, ids in said.items() if text != most]
+    return f"MFU {most}" + (f", but {'; '.join(others)}" if others else "")
 
 
 def _span(sheet: Any) -> str:
