@@ -47,6 +47,7 @@ class Batches:
         self._workers: list[Any] = []
         self._others: set[Any] = set()  # children of somebody else
         self.wait_seconds = 0.0
+        self._pid = os.getpid()
         _alive.add(self)
         _close_at_the_end()
 
@@ -112,6 +113,10 @@ class Batches:
         Those that are busy are waited for, together, as long as torch would wait for each of them.
         """
         workers, self._workers = self._workers, []
+        if os.getpid() != self._pid:  # a child that was forked: to let go of them would tell them to end
+            _of_the_parent.append(self._batches)
+            self._batches = None
+            return
         if not workers:
             self._batches = None
             return
@@ -126,6 +131,7 @@ class Batches:
             clock.cancel()
 
 
+_of_the_parent: list[Any] = []
 _alive: weakref.WeakSet[Batches] = weakref.WeakSet()
 _watching = 0  # the process in which `_close_all` will be called
 

@@ -16,7 +16,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import CodeType, FrameType
 from typing import Any, Final
 
 from loadsheet.run.background import Background
@@ -28,6 +30,8 @@ BUSY: float = 5.0
 #: the same for those that nobody has ended when the process ends
 _GRACE: float = 1.0
 _PAUSE: Final = 0.2
+#: seconds for which a thread of ours, a save or a copy to a mirror, is waited for besides
+_OURS_AT_MOST: float = 3600.0
 #: seconds after which a script that goes on has handled the stop, and its end is its own again
 _HANDLED: Final = 600.0
 #: how the names of our own threads begin
@@ -134,7 +138,7 @@ def _watch(code: int, say: Callable[[str], None], ending: threading.Event) -> No
             return
         time.sleep(_PAUSE)
     until = time.monotonic() + PATIENCE
-    while time.monotonic() < until or _waited_for(ours=True):
+    while (now := time.monotonic()) < until or (_waited_for(ours=True) and now < until + _OURS_AT_MOST):
         time.sleep(_PAUSE)
     names = [*_waited_for(ours=False), *(f"process {p.pid}" for p in multiprocessing.active_children())]
     say(
@@ -153,10 +157,19 @@ def _watch(code: int, say: Callable[[str], None], ending: threading.Event) -> No
 
 
 def _for_threads() -> bool:
-    """Whether the main thread has come to wait for the others: the script's own code is done."""
+    """Whether the main thread waits for the others: the script's own code is done, or ends with an executor."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return waits_for_threads(frame) or _among(frame, ThreadPoolExecutor.shutdown.__code__)
+
+
+def waits_for_threads(frame: FrameType | None) -> bool:
+    """Whether the main thread, at this frame, has come to Python's own wait for threads at the end of the script."""
+    return _among(frame, threading._shutdown.__code__)  # type: ignore[attr-defined]
+
+
+def _among(frame: FrameType | None, code: CodeType) -> bool:
     while frame is not None:
-        if frame.f_code is threading._shutdown.__code__:  # type: ignore[attr-defined]
+        if frame.f_code is code:
             return True
         frame = frame.f_back
     return False

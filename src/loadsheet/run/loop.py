@@ -38,6 +38,7 @@ from loadsheet.run.reading import read_events
 from loadsheet.run.retention import Wanted
 from loadsheet.run.saves import Saves
 from loadsheet.run.sheetfile import Source
+from loadsheet.run.signals import while_opening
 from loadsheet.run.state import Keeper
 from loadsheet.run.stops import Stops
 from loadsheet.run.tell import tell
@@ -72,6 +73,7 @@ class Run:
             progress,
             lambda: max(CheckpointStore(opened.directory.checkpoints).steps(), default=0),
         )
+        self._pid = os.getpid()
         self._closed = False
         self._steps: weakref.ref[Generator[int]] | None = None
         self._values: dict[str, Any] = {}
@@ -112,18 +114,19 @@ class Run:
         """
         check_options(wait, start_from, notice)
         shown = Progress(progress)
-        opened = open_directory(
-            root,
-            config,
-            exclude,
-            mirror=mirror,
-            mirror_options=mirror_options,
-            sheet=sheet,
-            start_from=start_from,
-            durable_log=durable_log,
-            wait=wait,
-            progress=shown,
-        )
+        with while_opening(shown.say):
+            opened = open_directory(
+                root,
+                config,
+                exclude,
+                mirror=mirror,
+                mirror_options=mirror_options,
+                sheet=sheet,
+                start_from=start_from,
+                durable_log=durable_log,
+                wait=wait,
+                progress=shown,
+            )
         run = cls(opened, Notices(notice), shown)
         run._start_from, run._mirror_options = start_from, mirror_options
         run._stops.outside.install()
@@ -266,7 +269,9 @@ class Run:
                 self._step = step
                 self._values = {}
                 self._clock.begin(batches)
+                self._stops.step_begins()
                 yield step
+                self._stops.step_ends()
                 self._clock.end(batches)
                 completed = step + 1
                 self._span = (self._span[0], completed)
@@ -296,20 +301,30 @@ class Run:
                 # What comes after the loop is done by the next attempt, which finds the run complete.
                 self._stops.stop(total, saves, ending.by_signal(self._stops.signals.received))
         except GeneratorExit:  # the body was left: by an error, or by `break`
+            if os.getpid() != self._pid:
+                return  # a child that the body has forked; the loop is not its own
             self._stops.leave()
             if self._stops.how == "left":
                 with suppress(LoadsheetError):  # the error is what counts, not that it cannot be noted
                     self._log.event("left", step=completed)
             raise
         finally:
+            if os.getpid() == self._pid:
+                self._stops.leave()
+                self._end_loop(saves)
+
+    def _end_loop(self, saves: Saves) -> None:
+        """What a loop leaves behind when it has ended, however it did."""
+        try:
             self._looping = False
             self._watch = None
             self._progress.clear()
             saves.close()
-            self._stops.end()
             self._record()
-            for each in batches:
+            for each in self._batches.values():
                 each.close()
+        finally:
+            self._stops.end()  # last: an error that a signal raises would be lost in here
 
     def _record(self) -> None:
         """Write down what was measured, with a warning if that cannot be done."""
@@ -380,8 +395,11 @@ class Run:
     # --- the end ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Finish the log and give the run back; a second call does nothing. Done at the process's end at the latest."""
-        if self._closed:
+        """Finish the log and give the run back; a second call does nothing. Done at the process's end at the latest.
+
+        Raises Stopped if a signal has come that the loop did not look at, since it was left in that step.
+        """
+        if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
         loop = self._steps() if self._steps is not None else None
@@ -402,7 +420,10 @@ class Run:
                 self._saves.send_rest()
         finally:
             self._directory.close()
+            stopped = self._stops.unheard()
             self._stops.outside.remove()
+            if stopped is not None:
+                raise stopped
 
     def __enter__(self) -> Run:
         return self

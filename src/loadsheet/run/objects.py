@@ -9,13 +9,16 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from loadsheet.errors import BadInput, one_line, shorten
 from loadsheet.run.errors import RunError
 
 _CHUNK = 8 * 1024 * 1024
+#: what gets no answer is given up after a minute: meanwhile the machine waits, and costs
+_RETRY: Final = {"retry_timeout": timedelta(seconds=60)}
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "https")
 
 
@@ -90,7 +93,7 @@ class Bucket:
         # what it raises: its own tree, Python's OSError for some, ValueError for senseless settings
         self._errors = (obstore.exceptions.BaseError, OSError, ValueError, TypeError)
         try:
-            self._store = obstore.store.from_url(url, **options)
+            self._store = obstore.store.from_url(url, **({"retry_config": _RETRY} | dict(options)))
         except self._errors as error:
             raise BadInput(
                 f"mirror: got {shorten(self.where)} ({shorten(str(error), 120)}), expected a bucket",

@@ -25,7 +25,8 @@ class Place:
         frames = user_frames()
         frame = frames[0] if frames else None
         self._code: CodeType | None = None
-        if frame is not None and not frame.f_code.co_flags & _WAITING:
+        # anything but a `for` (`next`, in a call of the user's own that returns with the step) says nothing
+        if frame is not None and not frame.f_code.co_flags & _WAITING and _at(frame) == "FOR_ITER":
             self._code, self._head, self._frame = frame.f_code, frame.f_lasti, id(frame)
 
     def left(self, frame: FrameType | None) -> bool:
@@ -39,13 +40,19 @@ class Place:
         return True
 
 
+def _at(frame: FrameType) -> str:
+    """The name of the instruction that a call is at."""
+    at = [each.opname for each in dis.get_instructions(frame.f_code) if each.offset <= frame.f_lasti]
+    return at[-1] if at else ""
+
+
 def _way(code: CodeType, at: int, to: int) -> bool:
     """Whether there is a way from the instruction at one byte to the `for` at another, by exceptions too."""
     bytecode = dis.Bytecode(code)
     instructions = list(bytecode)
     number = {each.offset: k for k, each in enumerate(instructions)}
     here, head = (max((k for o, k in number.items() if o <= byte), default=0) for byte in (at, to))
-    if len(instructions) > LONGEST or instructions[head].opname != "FOR_ITER":  # `next`, say: who knows
+    if len(instructions) > LONGEST:
         return True
     jumps = {*dis.hasjrel, *dis.hasjabs}
     todo, seen = [here], set()

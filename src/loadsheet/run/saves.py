@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from loadsheet.errors import LoadsheetError
 from loadsheet.run import ending
@@ -20,9 +19,6 @@ from loadsheet.run.retention import Best, BestOf
 from loadsheet.run.saver import Saver, SaveTimes
 from loadsheet.run.state import Keeper
 from loadsheet.run.tell import tell
-
-#: a push that gets no answer gives up after a minute: at the end of a run the machine waits for it, and costs
-_RETRY: Final = {"retry_timeout": timedelta(seconds=60)}
 
 
 class Saves:
@@ -62,7 +58,7 @@ class Saves:
                 keep_last=keep_last,
                 every_mth=keep_every,
                 best=best,
-                options={"retry_config": _RETRY} | (mirror_options or {}),
+                options=mirror_options,
             )
             self._mirror.claim(directory.attempt)
         self._saver = Saver(

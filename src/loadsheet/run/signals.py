@@ -8,6 +8,7 @@ an error in a step after such a signal counts as its consequence: a stop, withou
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
 import multiprocessing.connection
@@ -16,13 +17,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Final
 
 from loadsheet.run.errors import INTERRUPTED, REQUEUE, Stopped
-from loadsheet.run.leaving import of_torch
+from loadsheet.run.leaving import of_torch, waits_for_threads
 from loadsheet.run.place import Place
+from loadsheet.run.streams import outlive_the_terminal
 from loadsheet.run.tell import tell
 
 #: signal -> exit status once the state is saved
@@ -54,6 +58,7 @@ class StopSignals:
         self._place: Place | None = None
         self._leaving = False
         self._late: signal.Signals | None = None
+        self._again: threading.Timer | None = None
         self._pid = os.getpid()
 
     def install(self) -> None:
@@ -81,20 +86,39 @@ class StopSignals:
         """
         self._leaving = True
 
-    def remove(self) -> None:
-        """Give the signals back to whoever had them; who came on top of us keeps them, and may give them back."""
+    def remove(self, *, heard: bool = True) -> None:
+        """Give the signals back to whoever had them; who came on top of us keeps them, and may give them back.
+
+        What came while the loop was being left, or was noted in a step after which the loop did not look (not
+        `heard`), is sent anew.
+        """
         self._over = True
         if threading.current_thread() is not threading.main_thread():
             return
         for number in self._before:
             if signal.getsignal(number) in (self._handle, signal.SIG_DFL):
                 signal.signal(number, self.earlier(number))
-        if self._late is not None:  # for an error on its way, and for what comes after `break`
-            self.received = self._late
-            again = threading.Timer(_AGAIN, os.kill, [self._pid, self._late])
-            again.daemon = True
-            again.start()
+        late = self._late if heard or self.received is None else self.received
+        if (
+            late is not None and self._again is None
+        ):  # for an error on its way, and for what comes after `break`
+            self.received = late
+            self._again = threading.Timer(_AGAIN, self._send, [late])
+            self._again.daemon = True
+            self._again.start()
         self._leaving, self._late = False, None
+
+    def _send(self, which: signal.Signals) -> None:
+        if self.take() is not None:
+            os.kill(self._pid, which)
+
+    def take(self) -> signal.Signals | None:
+        """The signal that is yet to be sent anew, which it then is not; None if there is none."""
+        again, self._again = self._again, None
+        if again is None:
+            return None
+        again.cancel()
+        return self.received
 
     def earlier(self, number: signal.Signals) -> Any:
         """Who had a signal before; not a loop that is over since."""
@@ -110,7 +134,8 @@ class StopSignals:
             return  # a loader's worker that has not set its own handlers
         which = signal.Signals(number)
         if self._leaving:
-            self._late = which
+            if self.received is None:
+                self._late = which
             return
         if not self._over and self._place is not None and self._place.left(frame):
             self.remove()
@@ -119,6 +144,7 @@ class StopSignals:
             return
         if self.received is None:
             self.received = which
+            outlive_the_terminal()
             self._let_workers_die()
         if which == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
@@ -142,7 +168,7 @@ class StopSignals:
         reported to it, in the middle of our own end.
         """
         if of_torch(signal.getsignal(signal.SIGCHLD)):
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, _nothing)  # not SIG_DFL: Python complains of one that is on its way
 
 
 class Uncaught:
@@ -183,7 +209,7 @@ class Outside:
     """
 
     def __init__(
-        self, say: Callable[[str], None], step: Callable[[], int], stopped: Callable[[int], None]
+        self, say: Callable[[str], None], step: Callable[[], int | None], stopped: Callable[[int], None]
     ) -> None:
         self._say = say
         self._step = step
@@ -193,13 +219,19 @@ class Outside:
         self._since: float | None = None
         self._over = False
         self.exiting = False  # the script's code is over: nobody would see an exception
+        _open_ones.add(self)
 
     def install(self) -> None:
         """Begin; outside the main thread nothing can be done."""
-        if threading.current_thread() is threading.main_thread():
-            self._numbers = [n for n in STOPS if signal.getsignal(n) == signal.SIG_DFL]
-            for number in self._numbers:
+        if threading.current_thread() is threading.main_thread() and not self._over:
+            free = [n for n in STOPS if signal.getsignal(n) == signal.SIG_DFL]
+            self._numbers = [*self._numbers, *free]
+            for number in free:
                 signal.signal(number, self._handle)
+
+    def has(self, number: signal.Signals) -> bool:
+        """Whether this signal is ours."""
+        return signal.getsignal(number) == self._handle
 
     def stopping(self) -> None:
         """A stop is on its way already."""
@@ -210,9 +242,11 @@ class Outside:
         self._over = True
         if threading.current_thread() is threading.main_thread():
             for number in self._numbers:
-                if signal.getsignal(number) == self._handle:
+                if self.has(number):
                     signal.signal(number, signal.SIG_DFL)
             self._numbers = []
+            for other in list(_open_ones):  # another run that is still open
+                other.install()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:
@@ -222,13 +256,55 @@ class Outside:
         if self._over or self._since is not None:
             by_default(number)
             return
+        which = signal.Signals(number)
+        if waits_for_threads(frame):
+            self.stopped_by(which)
+            _end_with_status(STOPS[which])
+            return
+        raise self.stopped_by(which)
+
+    def stopped_by(self, which: signal.Signals) -> Stopped:
+        """Say so, see to the end, and give what is to be raised; if nobody would see that, end here."""
         self.stopping()
-        which, step = signal.Signals(number), self._step()
-        self._say(f"stopped by {which.name} outside the loop; the same command goes on from step {step}")
+        step = self._step()
+        where = "before the run was open" if step is None else "outside the loop"
+        self._say(f"stopped by {which.name} {where}; the same command goes on from {_from(step)}")
         if self.exiting:
             os._exit(STOPS[which])
         self._stopped(STOPS[which])
-        raise Stopped(STOPS[which], step, which.name)
+        return Stopped(STOPS[which], step or 0, which.name)
+
+
+_open_ones: weakref.WeakSet[Outside] = weakref.WeakSet()
+
+
+def _from(step: int | None) -> str:
+    return "the newest checkpoint" if step is None else f"step {step}"
+
+
+def _end_with_status(code: int) -> None:
+    """What runs at the end runs, then the process ends with this status: an exception would be lost by then."""
+
+    def end() -> None:
+        atexit.unregister(end)
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+    atexit.register(end)  # the last that is registered is the first that is called
+
+
+@contextmanager
+def while_opening(say: Callable[[str], None]) -> Iterator[None]:
+    """A run is being opened, which may wait for another process or for a mirror: a stop is a stop already."""
+    outside = Outside(say, lambda: None, lambda code: None)
+    outside.install()
+    try:
+        yield
+    finally:
+        outside.remove()
 
 
 class _Forking(threading.local):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
@@ -16,13 +17,15 @@ from loadsheet.run.progress import Progress
 from loadsheet.run.saves import Saves
 from loadsheet.run.signals import STOPS, Outside, StopSignals, Uncaught
 from loadsheet.run.tell import tell
+from loadsheet.run.waiting import Waiting
 from loadsheet.units import format_duration
 
 
 class Stops:
     """Signals, notices and errors that end a loop.
 
-    `how` is "left" until something else is known, "stopped" or "done"; None before the first loop.
+    `how` is "left" until something else is known, "stopped" or "done"; None before the first loop. `newest`
+    gives the step to go on from.
     """
 
     def __init__(self, log: Log, notices: Notices, progress: Progress, newest: Callable[[], int]) -> None:
@@ -34,30 +37,54 @@ class Stops:
         self._progress = progress
         self._uncaught = Uncaught(self.inside)
         self._saves: Saves | None = None
+        self.waiting: Waiting | None = None
 
     def begin(self, saves: Saves) -> None:
         """A loop begins."""
         self.how, self._saves = "left", saves
         self.signals = StopSignals(tell=self._progress.terminal)
         self.signals.install()
+        self.waiting = Waiting(self.signals, self._progress.say)
         self._uncaught.install()
         self._notices.start()
 
+    def step_begins(self) -> None:
+        """The body has its turn."""
+        if self.waiting is not None:
+            self.waiting.step_begins()
+
+    def step_ends(self) -> None:
+        """It asks for the next step."""
+        if self.waiting is not None:
+            self.waiting.step_ends()
+
     def leave(self) -> None:
-        """The body was left by an error or `break`, or its iterator was thrown away."""
-        if self.signals.received is None:
-            self.signals.leave()
+        """The loop looks no more: it is done, or was left by an error or `break`, or thrown away."""
+        self.signals.leave()
 
     def end(self) -> None:
         """It has ended."""
         self._notices.stop()
-        self.signals.remove()
+        if self.waiting is not None:
+            self.waiting.end()
+        self.signals.remove(heard=self.how == "stopped")
         if self.signals.received is None:  # else the error that ended the body is still on its way
             self._uncaught.remove()
 
     def close(self) -> None:
         """Nothing more will come."""
         self._uncaught.remove()
+
+    def unheard(self) -> Stopped | None:
+        """What is to be raised for a signal of the loop's that nobody has heard; None if there is none."""
+        which = self.signals.take()
+        if which is None:
+            return None
+        if self.outside.has(which):
+            return self.outside.stopped_by(which)
+        if not self.outside.exiting:
+            os.kill(os.getpid(), which)  # somebody else's, or Ctrl-C
+        return None
 
     def asked(self, completed: int, saves: Saves) -> ending.Why | None:
         """Whether a signal or a notice says so; a notice of what is far off only makes a checkpoint."""
@@ -118,6 +145,7 @@ class Stops:
             f"stopped by {received.name} in a step that ended with {what}; "
             f"the same command goes on from step {newest}"
         )
+        self.signals.take()
         self._see_to_the_end(STOPS[received])
         return Stopped(STOPS[received], newest, received.name)
 
