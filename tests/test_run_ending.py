@@ -369,12 +369,11 @@ def test_a_signal_while_the_loop_ends(tmp_path: Path, monkeypatch: pytest.Monkey
         stop()
         close(self)
 
-    with Training(tmp_path) as training:
-        with pytest.raises(ls.Stopped):
-            with monkeypatch.context() as patch:
-                patch.setattr(Saves, "close", closing)
-                assert training.train(3) == [0, 1, 2]
-            time.sleep(LIMIT)
+    with Training(tmp_path) as training, pytest.raises(ls.Stopped):
+        with monkeypatch.context() as patch:
+            patch.setattr(Saves, "close", closing)
+            assert training.train(3) == [0, 1, 2]
+        time.sleep(LIMIT)
 
 
 def test_two_runs_of_which_one_is_closed(tmp_path: Path) -> None:
@@ -475,3 +474,21 @@ def test_a_child_that_the_body_forks(tmp_path: Path) -> None:
     """It ends by an exception: neither loop nor workers are its own."""
     done = ended(FORKED, tmp_path)
     assert (done.returncode, done.stdout) == (0, "0\n")
+
+
+EXECUTOR = """
+from concurrent.futures import ThreadPoolExecutor
+leaving.PATIENCE = 0.5
+with ThreadPoolExecutor(1) as executor:
+    executor.submit(threading.Event().wait)
+    for step in run.steps(9):
+        if step == 2:
+            signal.raise_signal(signal.SIGTERM)
+"""
+
+
+def test_an_executor_around_the_loop(tmp_path: Path) -> None:
+    """Its end waits for a task that never ends: not longer than for any other thread."""
+    done = ended(EXECUTOR, tmp_path)
+    assert done.returncode == 75
+    assert "still holds up the process" in done.stderr
