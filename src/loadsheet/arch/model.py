@@ -127,6 +127,7 @@ class Model:
     tied: bool
     prefix: str = "model.layers"
     logit_softcap: bool = False  # a tanh squeezes the logits (Gemma)
+    softcap_in_fp32: bool = False  # of a copy of them in fp32 (Beam)
     checkpoint_keeps_mask: bool = False  # blocks take the mask by position: checkpointing keeps it
     extras: tuple[tuple[str, Layer], ...] = ()  # position embeddings, projections, embedding norms
     symbols: dict[str, int] | None = None
@@ -340,4 +341,6 @@ class Model:
         if not loss:
             return x
         targets = tape.new(x.rows, 1, "ids", "int64", outside=True)
-        return ops_loss.end(tape, x, self.head, targets, softcap=self.logit_softcap)
+        return ops_loss.end(
+            tape, x, self.head, targets, softcap=self.logit_softcap, in_fp32=self.softcap_in_fp32
+        )

@@ -11,8 +11,10 @@ from loadsheet.arch.work import DTYPE_BYTES
 from loadsheet.units import ceil_div, largest, smallest
 
 
-def end(tape: Ops, x: Tensor, head: Weight, targets: Tensor, *, softcap: bool) -> Tensor:
-    """Final hidden states → loss, as the execution has it; a tanh squeezes the logits if `softcap`."""
+def end(
+    tape: Ops, x: Tensor, head: Weight, targets: Tensor, *, softcap: bool, in_fp32: bool = False
+) -> Tensor:
+    """Final hidden states → loss, as the execution has it; a tanh squeezes the logits if `softcap`, perhaps in fp32."""
     execution = tape.execution
     if execution.loss == "fused":
         return fused_cross_entropy(tape, x, head)
@@ -22,6 +24,7 @@ def end(tape: Ops, x: Tensor, head: Weight, targets: Tensor, *, softcap: bool) -
     if tape.adapter is not None and tape.adapter.on_head:
         logits = adapt(tape, logits, x, head)
     if softcap:
+        logits = tape.cast(logits, "fp32") if in_fp32 else logits
         logits = tape.pointwise("scale", tape.pointwise("tanh", tape.pointwise("scale", logits)))
     if execution.wide_logits:
         logits = tape.cast(logits, "fp32")

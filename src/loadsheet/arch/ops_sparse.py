@@ -9,7 +9,7 @@ from typing import Any
 from loadsheet.arch.ops import Ops
 from loadsheet.arch.tape import Tensor
 from loadsheet.arch.work import Work
-from loadsheet.units import largest, smallest
+from loadsheet.units import largest, smallest, where
 
 
 @contextmanager
@@ -36,21 +36,39 @@ def in_full_precision(tape: Ops) -> Iterator[None]:
 
 
 def index_scores(
-    tape: Ops, q: Tensor, keys: Any, *, heads: int, dim: int, pairs: Any, pairs_full: Any, summed: bool = True
+    tape: Ops,
+    q: Tensor,
+    keys: Any,
+    *,
+    heads: int,
+    dim: int,
+    pairs: Any,
+    pairs_full: Any,
+    summed: bool = True,
+    tensors: int = 2,
+    spread: bool = False,
+    graph: bool = False,
 ) -> Tensor:
     """relu(q·kᵀ) of a few narrow heads, summed with a weight per head: a score for each query and key.
 
     `pairs`, `pairs_full`: (query, key) pairs of one sequence; `keys`: keys of one sequence. FLOPs: 2·pairs·dim
     per head, and 2·pairs for the sum where a matrix product does it (arXiv 2512.02556, equation 1). The
-    written-out form holds the scores of every head in fp32, before and after relu.
+    written-out form, which transformers has whatever the attention, makes `tensors` of the fp32 scores of every
+    head that are there at once. `spread`: heads stand beside each other in the product, and torch.matmul
+    copies the keys to every query unless there is one sequence only. `graph`: autograd is on until the
+    choice is made, so that what the product reads stays.
     """
     work = tape.work
+    q = tape.cast(q, "fp32") if tape.execution.kernels == "eager" else q
     out = tape.new(work.tokens, 1, "1", "fp32")
     record = tape.add_record("index", (q,), out)
     per_pair = 2 * heads * (dim + 1 if summed else dim) * work.sequences
     record.forward_flops, record.forward_flops_full = per_pair * pairs, per_pair * pairs_full
-    if tape.execution.attention == "eager":
-        record.forward_temporary = 2 * work.tokens * heads * keys * 4
+    if tape.execution.kernels == "eager":
+        size = 4 * work.tokens * heads * keys
+        copied: Any = where(work.sequences > 1, 4 * work.tokens * dim * keys, 0) if spread else 0
+        whole = tensors * size
+        record.forward_temporary = whole + copied if graph else largest(whole, size + copied)
     return out
 
 

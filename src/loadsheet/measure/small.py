@@ -50,6 +50,11 @@ def shrink(config: Mapping[str, Any], layers: int = 2) -> dict[str, Any]:
     for key, value in WIDTHS.items():
         if isinstance(out.get(key), int) and not isinstance(out[key], bool):
             out[key] = min(out[key], value)
+    if isinstance(out.get("qk_rope_head_dim"), int):  # sizes that are others' under a second name
+        if config.get("head_dim") == config["qk_rope_head_dim"]:
+            out["head_dim"] = out["qk_rope_head_dim"]
+        if isinstance(out.get("qk_head_dim"), int):
+            out["qk_head_dim"] = out["qk_nope_head_dim"] + out["qk_rope_head_dim"]
     for key in SPECIAL:
         if key in out and isinstance(out.get("vocab_size"), int):
             out[key] = _within(out[key], out["vocab_size"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from loadsheet.arch.config import Config
-from loadsheet.arch.families.llama import attention, gated_mlp
+from loadsheet.arch.families.llama import attention, capped, gated_mlp
 from loadsheet.arch.families.mixtures import (
     AFTER_AFMOE,
     AFTER_GEMMA,
@@ -244,7 +244,10 @@ def afmoe(c: Config) -> Model:
 
 
 def beam(c: Config) -> Model:
-    """Beam: gated attention with a bias per head, windows in five of six layers, norms before and after."""
+    """Beam: gated attention with a bias per head, windows in five of six layers, norms before and after.
+
+    Norms and activations multiply in fp32.
+    """
     layers = c.size("num_hidden_layers")
     sparse = listed_sparse(c, layers, lambda i: i >= 3)
     s = sizes(c, head_dim="own", dense=not all(sparse))
@@ -258,18 +261,24 @@ def beam(c: Config) -> Model:
 
     def mixer(key: tuple[Reach, bool]) -> Layer:
         gate = OutputGate(s.hidden_size, s.heads, s.head_dim, bias="gate_bias")
-        return attention(s, key[0], bias=bias, qk_norm="head", rotary=key[0] != FULL, gate=gate)
+        return attention(
+            s, key[0], bias=bias, qk_norm="head", norm_style=WIDE_RMS, rotary=key[0] != FULL, gate=gate
+        )
 
     keys = list(zip(reaches(c, layers, kind, window), sparse, strict=True))
-    return decoder(
+    model = decoder(
         c,
         s,
         keys,
         mixer,
-        lambda key: mix.layer(s) if key[1] else gated_mlp(s),
+        lambda key: mix.layer(s, wide=True) if key[1] else gated_mlp(s, wide=True),
         after=AFTER_GEMMA,
+        norm=WIDE_RMS,
+        logit_softcap=capped(c, "final_logit_softcapping", default=True),
         symbols=mix.symbols,
     )
+    model.softcap_in_fp32 = True
+    return model
 
 
 def laguna(c: Config) -> Model:

@@ -25,6 +25,7 @@ from loadsheet.arch.layers.base import Layer, Norm, NormStyle
 from loadsheet.arch.layers.expert_parts import BiasedMixture, FlatExperts, MixtureOfAttention
 from loadsheet.arch.layers.indexer import BlockIndexer, BlockSparseAttention
 from loadsheet.arch.layers.mlp import ACTIVATIONS, GatedMLP, MoE, Router
+from loadsheet.arch.layers.sinks import ScaledSinks
 from loadsheet.arch.layers.zaya import ConvolvedAttention, MemoryRouter, ResidualStem, ZayaBlock
 from loadsheet.arch.model import Block, Model
 from loadsheet.errors import BadConfig, shorten
@@ -134,7 +135,11 @@ def granitemoeshared(c: Config) -> Model:
             )
         mixture = mix.layer(s, router_name="router")
         mlp = Beside(block_sparse_moe=mixture, shared_mlp=shared)
-        return pre_norm(s, attention(s, reach, bias=bias, sinks=second), mlp, names=("self_attn", ""))
+        mixer = attention(s, reach, bias=bias)
+        if second:
+            d, window = s.hidden_size, reach[0]
+            mixer = ScaledSinks(d, s.heads, s.kv_heads, s.head_dim, bias=bias, window=window, sinks=True)
+        return pre_norm(s, mixer, mlp, names=("self_attn", ""))
 
     return assemble(c, s, block, keys, norm=RMS, symbols={**mix.symbols, "f_s": width})
 

@@ -93,6 +93,7 @@ class Mixture:
         mlp_bias: bool = False,
         fused: str | None = None,
         layout: Literal["out_in", "in_out"] = "out_in",
+        wide: bool = False,
     ) -> MoE:
         """The mixture of one layer; a shared expert if it has a width."""
         shared = None
@@ -102,7 +103,15 @@ class Mixture:
             )
         return kind(
             router or Router(s.hidden_size, self.experts),
-            Experts(s.hidden_size, self.width, self.experts, self.per_token, s.activation, layout=layout),
+            Experts(
+                s.hidden_size,
+                self.width,
+                self.experts,
+                self.per_token,
+                s.activation,
+                layout=layout,
+                wide=wide,
+            ),
             router_name=router_name,
             shared=shared,
             shared_name=shared_name,

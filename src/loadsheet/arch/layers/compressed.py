@@ -82,22 +82,30 @@ class EntryIndexer(Compressor):
 
     def choose(self, x: Tensor, latent: Tensor, tape: Ops) -> Tensor:
         """(B·T, d) and the query latent → scores of the entries."""
-        work = tape.work
+        work, training = tape.work, tape.training
         with without_gradients(tape):
             self.forward(x, tape)
             q = tape.rotary(self.q.forward(latent, tape), None)
             self.weights.forward(x, tape)
             entries = work.context // self.rate
-            return index_scores(
+            taken = q
+            if tape.execution.kernels == "eager":
+                taken = tape.copy(tape.cast(q, "fp32"))  # from (B, h, T, d) to the order of the product
+            scores = index_scores(
                 tape,
-                q,
+                taken,
                 entries,
                 heads=self.heads,
                 dim=self.head_dim,
                 pairs=compressed_pairs(work, self.rate),
                 pairs_full=work.new * entries,
                 summed=False,
+                tensors=3 if training else 2,
+                spread=True,
+                graph=training,
             )
+            tape.records[-1].alive = (q.storage,)
+            return scores
 
 
 class CompressedAttention(Layer):

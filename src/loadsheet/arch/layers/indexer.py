@@ -29,10 +29,11 @@ class Indexer(Layer):
         """(B·T, d) and the query latent (B·T, c_q) → scores, of which the best are taken."""
         work = tape.work
         with without_gradients(tape):
-            q = tape.rotary(self.q.forward(latent, tape), None)
+            projected = self.q.forward(latent, tape)
+            q = tape.rotary(projected, None)
             tape.rotary(self.k_norm.forward(self.k.forward(x, tape), tape), None)
             self.weights.forward(x, tape)
-            return index_scores(
+            scores = index_scores(
                 tape,
                 q,
                 work.context,
@@ -40,7 +41,10 @@ class Indexer(Layer):
                 dim=self.head_dim,
                 pairs=work.pairs(),
                 pairs_full=work.pairs_full(),
+                spread=True,
             )
+            tape.records[-1].alive = (projected.storage, q.storage)  # parts of them have names until the end
+            return scores
 
     def cache(self, work: Work) -> tuple[CacheTensor, ...]:
         """One key per token."""

@@ -93,6 +93,7 @@ class LatentAttention(Layer):
         self.indexer: Indexer | None = self.add("indexer", indexer)
         chosen = indexer.chosen if indexer is not None else chosen
         self.sees = window if chosen is None else chosen  # keys that a query uses at most
+        self.chosen = chosen is not None
 
     def forward(self, x: Tensor, tape: Ops) -> Tensor:
         """(B·T, d) → (B·T, d), with keys and values unpacked to every head, as in training and prefill."""
@@ -107,16 +108,12 @@ class LatentAttention(Layer):
         q = tape.rotary(q, table)  # joined with its rotated part: a new tensor of the same width
         k = tape.copy(unpacked, self.heads * self.key_dim, "q")  # (nope, rope) of every head written out
         q, k, v = (tape.cast(t, tape.compute_dtype) for t in (q, k, v))
-        if tape.execution.attention == "eager":
-            mixed = self._eager(q, k, v, tape)
-        else:
-            mixed = tape.attention(
-                q, k, v, heads=self.heads, key_dim=self.key_dim, value_dim=self.value_dim, window=self.sees
-            )
+        mixed = self._mix(q, k, v, tape)
         if self.gate is not None:
             mixed = self.gate.forward(mixed, x, tape)
         if factor is not None:
-            mixed = tape.multiply(mixed, tape.pointwise("sigmoid", factor))
+            gate = tape.pointwise("sigmoid", tape.cast(factor, "fp32"))
+            mixed = tape.cast(tape.multiply(gate, mixed), mixed.dtype)
         return self.o.forward(mixed, tape)
 
     def _queries(self, x: Tensor, tape: Ops) -> tuple[Tensor, Tensor | None]:
@@ -133,7 +130,24 @@ class LatentAttention(Layer):
         q = tape.view(packed, self.heads * self.key_dim, "q")
         return q, tape.copy(packed, self.heads * self.value_dim, "h·d_v")
 
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, tape: Ops) -> Tensor:
+        execution = tape.execution
+        if execution.attention == "eager":
+            return self._eager(q, k, v, tape)
+        if execution.device == "cpu" and self.key_dim != self.value_dim:
+            # PyTorch's CPU has no kernel for values of another width: written out, in fp32
+            q, k, v = (tape.cast(t, "fp32") for t in (q, k, v))
+            return tape.cast(self._eager(q, k, v, tape), tape.compute_dtype)
+        mixed = tape.attention(
+            q, k, v, heads=self.heads, key_dim=self.key_dim, value_dim=self.value_dim, window=self.sees
+        )
+        if self.chosen:
+            tape.keep_mask(0)  # what is not chosen is masked, in each layer its own
+        return mixed
+
     def _eager(self, q: Tensor, k: Tensor, v: Tensor, tape: Ops) -> Tensor:
+        # a batched product takes heads in one piece: of keys and values in one tensor it keeps a copy of the part
+        v = v if v.symbol == v.storage.symbol and v.width == v.storage.units else tape.copy(v)
         scores = tape.scores(q, k, heads=self.heads, key_dim=self.key_dim, window=self.sees, chunk=None)
         scores = tape.add(tape.pointwise("scale", scores), tape.table("mask", 1))
         weights = tape.cast(tape.softmax(scores, "fp32"), v.dtype)

@@ -160,6 +160,7 @@ class QueryIndexer(Layer):
                 pairs=compressed_pairs(work, self.ratio),
                 pairs_full=compressed_pairs(work, self.ratio),
                 summed=False,
+                tensors=0,  # transformers goes query by query
             )
 
     def cache(self, work: Work) -> tuple[CacheTensor, ...]:

@@ -47,7 +47,10 @@ class MLP(Layer):
 
 
 class GatedMLP(Layer):
-    """down(act(gate(x)) ⊙ up(x)) (arXiv 2002.05202); `fused` keeps gate and up in one matrix."""
+    """down(act(gate(x)) ⊙ up(x)) (arXiv 2002.05202); `fused` keeps gate and up in one matrix.
+
+    `wide`: the activation and the product are in fp32.
+    """
 
     def __init__(
         self,
@@ -60,9 +63,11 @@ class GatedMLP(Layer):
         names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
         symbol: str = "f",
         down_bias: bool | None = None,
+        wide: bool = False,
     ) -> None:
         super().__init__()
         self.activation, self.intermediate_size, self.symbol = activation, intermediate_size, symbol
+        self.wide = wide
         gate, up, down = names
         self.gate_up: Linear | None = None
         if fused:
@@ -95,13 +100,13 @@ class GatedMLP(Layer):
             up = tape.view(packed, self.intermediate_size, self.symbol)
         else:
             gate, up = self.gate.forward(x, tape), self.up.forward(x, tape)
-        return self.down.forward(gated(gate, up, self.activation, tape), tape)
+        return self.down.forward(gated(gate, up, self.activation, tape, wide=self.wide), tape)
 
 
 class Experts(Layer):
     """All experts of one layer in fused tensors, as transformers 5 stores them.
 
-    `layout`: "out_in" (E, 2f, d) as Mixtral, "in_out" (E, d, 2f) as gpt-oss and Llama 4.
+    `layout`: "out_in" (E, 2f, d) as Mixtral, "in_out" (E, d, 2f) as gpt-oss and Llama 4. `wide`: as in GatedMLP.
     """
 
     def __init__(
@@ -115,11 +120,13 @@ class Experts(Layer):
         layout: Literal["out_in", "in_out"] = "out_in",
         bias: bool = False,
         gated: bool = True,
+        wide: bool = False,
     ) -> None:
         super().__init__()
+        self.in_fp32 = wide
         self.experts, self.per_token, self.activation, self.gated = experts, per_token, activation, gated
         self.hidden_size, self.intermediate_size = hidden_size, intermediate_size
-        wide = 2 * intermediate_size if gated else intermediate_size
+        n_up = 2 * intermediate_size if gated else intermediate_size
         up_name = "gate_up_proj" if gated else "up_proj"
         active = (min(per_token, experts), experts)
 
@@ -129,10 +136,10 @@ class Experts(Layer):
             if bias:
                 self.own(f"{name}_bias", (experts, n_out), "mlp", active=active)
 
-        matrix(up_name, hidden_size, wide)
+        matrix(up_name, hidden_size, n_up)
         matrix("down_proj", intermediate_size, hidden_size)
         # one expert's matrices, as the ops see them; not children, since the fused tensors hold them
-        self.up = Linear(hidden_size, wide, bias=bias, symbol="2k·f_e" if gated else "k·f_e")
+        self.up = Linear(hidden_size, n_up, bias=bias, symbol="2k·f_e" if gated else "k·f_e")
         self.down = Linear(intermediate_size, hidden_size, bias=bias, symbol="k·d")
 
     def forward(self, x: Tensor, scores: Tensor, tape: Ops) -> Tensor:
@@ -144,7 +151,7 @@ class Experts(Layer):
         if self.gated:
             gate = tape.view(packed, self.intermediate_size, "k·f_e")
             up = tape.view(packed, self.intermediate_size, "k·f_e")
-            hidden = gated(gate, up, self.activation, tape, scale=k)
+            hidden = gated(gate, up, self.activation, tape, scale=k, wide=self.in_fp32)
         else:
             hidden = activate(packed, self.activation, tape)
         out = tape.linear(hidden, self.down, experts=self.experts)
@@ -221,8 +228,8 @@ def activate(x: Tensor, kind: str, tape: Ops) -> Tensor:
     return tape.pointwise(kind, x)
 
 
-def gated(gate: Tensor, up: Tensor, kind: str, tape: Ops, *, scale: int = 1) -> Tensor:
-    """act(gate) ⊙ up: eager keeps gate, act(gate) and up; one fused kernel keeps gate and up only."""
+def gated(gate: Tensor, up: Tensor, kind: str, tape: Ops, *, scale: int = 1, wide: bool = False) -> Tensor:
+    """act(gate) ⊙ up: eager keeps gate, act(gate) and up (`wide`: in fp32); one fused kernel gate and up only."""
     if tape.execution.kernels == "fused":
         out = tape.new(gate.rows, gate.width, gate.symbol, gate.dtype, gate.grad or up.grad)
         tape.add_record("gated", (gate, up), out, (gate, up))
@@ -230,6 +237,9 @@ def gated(gate: Tensor, up: Tensor, kind: str, tape: Ops, *, scale: int = 1) -> 
         gate, up = (tape.pointwise("swiglu_clamped", t) for t in (gate, up))
         glu = tape.multiply(gate, tape.pointwise("sigmoid", tape.pointwise("scale", gate)))
         out = tape.multiply(glu, tape.pointwise("shift", up))
+    elif wide:
+        product = tape.multiply(activate(tape.cast(gate, "fp32"), kind, tape), tape.cast(up, "fp32"))
+        out = tape.cast(product, gate.dtype)
     else:
         out = tape.multiply(activate(gate, kind, tape), up)
     out.storage.units = scale * gate.width
