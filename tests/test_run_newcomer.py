@@ -89,6 +89,26 @@ def test_values_that_make_no_sense(tmp_path: Path) -> None:
     assert training.run.fingerprint in caught.value.hint
 
 
+def test_what_steps_refuses_has_not_touched_the_mirror(tmp_path: Path) -> None:
+    """`when_save_fails` is looked at before the mirror is claimed for this attempt."""
+    mirror = tmp_path / "mirror"
+    with ls.Run.open(tmp_path / "runs", {"lr": 1}, mirror=mirror) as run:
+        before = sorted(mirror.rglob("*"))
+        with pytest.raises(BadInput, match="when_save_fails: got 'ignore'"):
+            run.steps(5, when_save_fails="ignore")  # type: ignore[arg-type]
+        assert sorted(mirror.rglob("*")) == before
+
+
+def test_a_bucket_that_is_none_is_one_line(tmp_path: Path) -> None:
+    """obstore's own structures, which follow on further lines, are left out."""
+    with pytest.raises(
+        BadInput, match=r"^mirror: got 's3://a/b' \(.*nonsense.*\), expected a bucket"
+    ) as caught:
+        ls.Run.open(tmp_path / "runs", {"lr": 1}, mirror="s3://a/b", mirror_options={"nonsense": 1})
+    assert "Debug" not in str(caught.value)
+    assert "\\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "options",
     [

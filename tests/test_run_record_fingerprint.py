@@ -250,6 +250,13 @@ def test_an_excluded_name_that_is_not_there_is_an_error() -> None:
     assert "data.num_workers" in caught.value.hint
 
 
+@pytest.mark.parametrize("exclude", [5, None, ["lr", 5], b"lr"])
+def test_what_is_no_name_is_not_excluded(exclude: Any) -> None:
+    """Names are text, alone or several."""
+    with pytest.raises(BadInput, match=r"exclude: got .*, expected names of keys"):
+        canonical({"lr": 1}, exclude)
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters(codec="ascii")),

@@ -64,7 +64,7 @@ def canonical(config: object, exclude: Iterable[str] = ()) -> tuple[dict[str, An
     >>> canonical({"lr": 0.1, "out": "runs"}, exclude=["out"])
     ({'lr': 0.1}, {'out': 'runs'})
     """
-    names = [exclude] if isinstance(exclude, str) else list(exclude)
+    names = [exclude] if isinstance(exclude, str) else _names(exclude)
     fields = _fields(config, "config")
     if fields is None:
         raise BadInput(
@@ -81,6 +81,17 @@ def canonical(config: object, exclude: Iterable[str] = ()) -> tuple[dict[str, An
             f"did you mean {', '.join(f'`{name}`' for name in close)}?" if close else "names are exact",
         )
     return values, walk.excluded
+
+
+def _names(exclude: object) -> list[str]:
+    found = list(exclude) if isinstance(exclude, Iterable) else [exclude]
+    for name in found:
+        if not isinstance(name, str):
+            raise BadInput(
+                f"exclude: got {shorten(name)}, expected names of keys of the config",
+                'exclude=["out", "device"]',
+            )
+    return found
 
 
 def canonical_text(values: Mapping[str, Any]) -> str:

@@ -76,6 +76,12 @@ def settled(url: str | os.PathLike[str]) -> str:
     return text if not text or "://" in text else os.path.abspath(text)
 
 
+def _first_line(error: BaseException) -> str:
+    """What obstore says, without the structures of its own that it adds below."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return one_line(lines[0])[:160] if lines else type(error).__name__
+
+
 class Bucket:
     """Object storage. Large objects go up in parts, and appear when the last part is acknowledged."""
 
@@ -96,15 +102,15 @@ class Bucket:
             self._store = obstore.store.from_url(url, **({"retry_config": _RETRY} | dict(options)))
         except self._errors as error:
             raise BadInput(
-                f"mirror: got {shorten(self.where)} ({shorten(str(error), 120)}), expected a bucket",
-                "region, endpoint and keys come from the environment, or from `options`",
+                f"mirror: got {shorten(self.where)} ({_first_line(error)}), expected a bucket",
+                "region, endpoint and keys come from the environment, or from `mirror_options`",
             ) from None
 
     def _failed(self, verb: str, name: str, error: BaseException) -> MirrorFailed:
         text = str(error)
         code = re.search(r"<Code>(\w+)</Code>", text) or re.search(r"status code: (\d+ [\w ]+)", text)
         return MirrorFailed(
-            f"mirror {self.where}: got `{code[1] if code else one_line(text)[:160]}`, expected to {verb} {name}",
+            f"mirror {self.where}: got `{code[1] if code else _first_line(error)}`, expected to {verb} {name}",
             "bucket, region, endpoint and keys: does the vendor's own tool reach it from here?",
         )
 

@@ -50,8 +50,15 @@ class Saves:
             every_mth=keep_every,
             best=None if best is None else BestOf(directory.log_path, best),
         )
+        self._saver = Saver(
+            self.store,
+            fence=directory.check_owner,
+            attempt=directory.attempt,
+            on_committed=lambda step, _: self._committed(step),
+            on_failure=when_save_fails,
+        )
         self._mirror = None
-        if mirror is not None:
+        if mirror is not None:  # last: what is refused has written nothing there
             self._mirror = Mirror(
                 mirror,
                 directory.path,
@@ -61,13 +68,6 @@ class Saves:
                 options=mirror_options,
             )
             self._mirror.claim(directory.attempt)
-        self._saver = Saver(
-            self.store,
-            fence=directory.check_owner,
-            attempt=directory.attempt,
-            on_committed=lambda step, _: self._committed(step),
-            on_failure=when_save_fails,
-        )
 
     def _committed(self, step: int) -> None:
         """In the saver's thread: a checkpoint is durable."""
