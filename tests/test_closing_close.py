@@ -304,6 +304,31 @@ def test_an_impossible_mfu_is_said(tmp_path: Path) -> None:
         found.append_to(tmp_path / "closed.jsonl")
 
 
+def test_an_impossible_mfu_of_a_peak_that_was_measured(tmp_path: Path) -> None:
+    """A busy machine shows too low a peak: where it is no data sheet's, that is the first cause named."""
+    steps = {"median": 0.02, "p10": 0.02, "p90": 0.02, "sum": 2.0, "warmup_steps": 10, "steps": 90}
+    measured = {
+        "id": "my-cpu-2-threads",
+        "source": "loadsheet 0.1 measure machine, PyTorch 2.13: the shortest",
+    }
+    for own, words in (
+        (
+            measured,
+            "the peak of 'my-cpu-2-threads' was measured too low (`measure machine --quick`, or a busy machine)",
+        ),
+        ({"id": "my-card", "source": "its box"}, "the peak in your file of 'my-card' is too low"),
+    ):
+        sheet = signed(sheet__cluster={"gpu": own["id"], "gpus": 1, "own": own})
+        path = write(
+            tmp_path / own["id"],
+            life(1, 0, BEGAN, *range(100)),
+            {1: entry(step_seconds=steps)},
+            sheet=sheet,
+            done=100,
+        )
+        assert close(path).assumptions[0].startswith(f"An MFU of 4000% cannot be: {words}")
+
+
 def test_another_number_of_tokens_is_taken_into_account(tmp_path: Path) -> None:
     """Steps of 500 tokens instead of 1,000 in the same time: half the MFU, also for later plans."""
     line = close(finished(tmp_path / "run", tokens_per_step=500.0)).calibration

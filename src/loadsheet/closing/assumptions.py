@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from loadsheet.closing.hours import Hours, percent, ratio_text, signed_percent
 from loadsheet.closing.items import Row, Sides
+from loadsheet.errors import shorten
 from loadsheet.units import format_bytes
 
 #: a part of the hours below this share of the predicted time is not worth a sentence
@@ -49,9 +50,21 @@ def sameness(sides: Sides, rows: Sequence[Row], *, step: bool = True) -> Iterato
     mfu = _row(rows, "mfu").measured
     if mfu is not None and mfu > _MOST_MFU:
         yield (
-            f"An MFU of {percent(mfu)} cannot be: the steps did less than the sheet counts, or were timed before the "
-            "device had done them."
+            f"An MFU of {percent(mfu)} cannot be: {_own_peak(sides)}the steps did less than the sheet counts, or were "
+            "timed before the device had done them."
         )
+
+
+def _own_peak(sides: Sides) -> str:
+    """The first cause where the peak is no data sheet's: it was measured, or typed by hand."""
+    cluster = sides.sheet.get("cluster")
+    own = cluster.get("own") if isinstance(cluster, Mapping) else None
+    if not isinstance(own, Mapping):
+        return ""
+    name = shorten(own.get("id"))
+    if "measure machine" in str(own.get("source")):
+        return f"the peak of {name} was measured too low (`measure machine --quick`, or a busy machine), "
+    return f"the peak in your file of {name} is too low, "
 
 
 def _hours(sides: Sides, rows: Sequence[Row], hours: Hours | str) -> Iterator[str]:
