@@ -84,13 +84,14 @@ def canonical(config: object, exclude: Iterable[str] = ()) -> tuple[dict[str, An
 
 
 def _names(exclude: object) -> list[str]:
-    found = list(exclude) if isinstance(exclude, Iterable) else [exclude]
-    for name in found:
+    found: list[str] = []
+    for name in exclude if isinstance(exclude, Iterable) else (exclude,):
         if not isinstance(name, str):
             raise BadInput(
                 f"exclude: got {shorten(name)}, expected names of keys of the config",
                 'exclude=["out", "device"]',
             )
+        found.append(name)
     return found
 
 
