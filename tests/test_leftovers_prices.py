@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aws_world import World, aws_server, empty_account, leftovers  # noqa: F401
 from terminal import refused
 from test_leftovers_kinds import MODELS, NOW, Modelled, thing
 
 from loadsheet.cloud.leftovers.answer import Answer, to_json
 from loadsheet.cloud.leftovers.item import Found, Item
 from loadsheet.cloud.leftovers.page import page
-from loadsheet.cloud.leftovers.prices import NOT_BILLED, parse, per_hour, read
+from loadsheet.cloud.leftovers.prices import NOT_BILLED, _families, doubtful, parse, per_hour, read
 from loadsheet.cloud.leftovers.registry import kinds
 from loadsheet.errors import LoadsheetError
 
@@ -97,6 +98,21 @@ def test_a_price_of_every_type() -> None:
     assert len(names) > 1500
     for name in {*names, "db.m5.large", "db.r5.2xlarge.tpc2.mem2x"}:
         assert parse(f"{name}=1/h")[0] == name
+
+
+def test_families_are_those_of_botocore() -> None:
+    """Our table of them, by AWS's models; each of its types is taken without a remark, SageMaker's too."""
+    types = MODELS.get_service_model("ec2").shape_for("InstanceType").enum
+    assert {name.partition(".")[0] for name in types} == set(_families())
+    own = MODELS.get_service_model("sagemaker").shape_for("TrainingInstanceType").enum
+    assert doubtful([*types, *own, "db.x2g.large", "volume", "gp3"]) == []
+
+
+@pytest.mark.parametrize("name", ["p33.16xlarge", "ml.p33.16xlarge"])
+def test_a_family_that_there_is_not(account: World, name: str) -> None:
+    """A price that nothing is billed under is remarked, and not refused: AWS makes new families."""
+    done = leftovers("--price", f"{name}=24.48/h", "--regions", "eu-west-1", "--kinds", "volume", code=0)
+    assert f"the family of {name} is in no table here, near p3" in done.stderr
 
 
 def test_every_kind_is_billed_or_not() -> None:

@@ -66,7 +66,7 @@ def command(**given: Any) -> int:
     from loadsheet.cloud.leftovers.answer import saved, to_json
     from loadsheet.cloud.leftovers.look import parse_regions
     from loadsheet.cloud.leftovers.page import page
-    from loadsheet.cloud.leftovers.prices import collect
+    from loadsheet.cloud.leftovers.prices import collect, doubtful
     from loadsheet.cloud.leftovers.registry import select
 
     regions = parse_regions(given["regions"])
@@ -80,6 +80,8 @@ def command(**given: Any) -> int:
         _list(chosen, given)
         return 0
     rates = collect(given["price_file"], given["price"])
+    for remark in doubtful(rates):
+        warn(remark)
     span = _span(given)
     stay = None
     if given["keep"]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from typing import Final
 
 from loadsheet.cloud.leftovers.item import Item
@@ -84,6 +87,34 @@ def _known(name: str, what: str) -> str:
     close = ", ".join(f"`{k}`" for k in nearest(name, [*(kinds().keys() - NOT_BILLED), *_TYPES]))
     expected = "expected a kind, or a type such as `gp3` or `p3.16xlarge`"
     raise BadInput(f"{what}: got {shorten(name)}, {expected}", f"did you mean {close}?" if close else _LIST)
+
+
+@functools.cache
+def _families() -> frozenset[str]:
+    text = (
+        resources.files("loadsheet.cloud.aws").joinpath("instance_families.json").read_text(encoding="utf-8")
+    )
+    return frozenset(json.loads(text)["families"])
+
+
+def doubtful(names: Iterable[str]) -> list[str]:
+    """Remarks on types of machines whose family is in no table here: AWS may have made it since, or it is mistyped.
+
+    Those of RDS are not doubted: AWS lists them nowhere.
+
+    >>> doubtful(["p3.16xlarge", "volume"]), len(doubtful(["p33.16xlarge"]))
+    ([], 1)
+    """
+    found = []
+    for name in names:
+        family = name.removeprefix("ml.").partition(".")[0]
+        if _MACHINE.fullmatch(name) and not name.startswith("db.") and family not in _families():
+            near = ", ".join(nearest(family, _families()))
+            hint = f", near {near}" if near else ""
+            found.append(
+                f"price: the family of {name} is in no table here{hint}: a price of what is not is never used"
+            )
+    return found
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Rate]:
