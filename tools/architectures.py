@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from loadsheet.arch.checked import CHECKED
 from loadsheet.arch.families import build
 from loadsheet.errors import LoadsheetError, UnsupportedArchitecture
 
@@ -66,14 +67,16 @@ def exact(entry: dict[str, Any]) -> bool:
 
 
 def rows() -> Iterator[list[str]]:
-    """Type, group, parameters of the default, how many recorded configurations are exact, status."""
+    """Type, group, parameters of the default, exact configurations, whether memory is checked, status."""
     for kind in _load("causal_lm_types.json")["types"]:
         name = kind["model_type"]
         entries = recorded().get(name, [])
         good = sum(map(exact, entries))
         if entries:
             status = "exact" if good == len(entries) else "DIFFERS"
-            yield [f"`{name}`", kind["group"], f"{kind['params']:,}", f"{good} of {len(entries)}", status]
+            memory = "checked" if name in CHECKED else "not checked"
+            count = f"{good} of {len(entries)}"
+            yield [f"`{name}`", kind["group"], f"{kind['params']:,}", count, memory, status]
             continue
         try:
             build({"model_type": name})
@@ -82,7 +85,7 @@ def rows() -> Iterator[list[str]]:
             status = "refused: not supported"
         except LoadsheetError:
             status = "NOT RECORDED"
-        yield [f"`{name}`", kind["group"], f"{kind['params']:,}", "–", status]
+        yield [f"`{name}`", kind["group"], f"{kind['params']:,}", "–", "–", status]
 
 
 def summary(lines: list[list[str]]) -> str:
@@ -92,4 +95,9 @@ def summary(lines: list[list[str]]) -> str:
         counts[line[-1]] = counts.get(line[-1], 0) + 1
     configurations = sum(len(v) for v in recorded().values())
     parts = ", ".join(f"{n} {status}" for status, n in sorted(counts.items()))
-    return f"Of {len(lines)} model types: {parts}. {configurations:,} recorded configurations."
+    known = sum(line[-2] != "–" for line in lines)
+    checked = sum(line[-2] == "checked" for line in lines)
+    return (
+        f"Of {len(lines)} model types: {parts}. {configurations:,} recorded configurations. "
+        f"FLOPs and memory are checked for {checked} of the {known}."
+    )
