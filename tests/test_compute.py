@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -213,6 +215,20 @@ def test_decode_of_mixtral_reads_two_experts_at_batch_one() -> None:
     table = 32000 * 4096
     assert 2 * (m.active_params - table) == touched_bytes(m, made, touched_share(1, 8, 2))
     assert 2 * (m.params - table) == touched_bytes(m, made, 1.0)
+
+
+def test_decode_of_mixtral_from_an_index_alone(tmp_path: Path) -> None:
+    """The index names the bytes in all and no tensor: at batch 1 two of eight experts all the same."""
+    plain = ls.model("mixtral-8x7b")
+    (tmp_path / "config.json").write_text(json.dumps(config("mixtral-8x7b")))
+    index = {"metadata": {"total_size": 2 * plain.params}, "weight_map": {"lm_head.weight": "a.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    m = ls.model(tmp_path / "model.safetensors.index.json")
+    assert m.stored is not None
+    assert not m.stored.complete
+    made = recipe(task="serve")
+    for share in (touched_share(1, 8, 2), 1.0):
+        assert touched_bytes(m, made, share) == touched_bytes(plain, made, share)
 
 
 # --- windows ----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from loadsheet.arch.model import Model
@@ -89,8 +90,17 @@ _LOOKED_UP = (
 
 
 def _stored_parts(model: Model) -> tuple[int, int]:
-    """(bytes of tables that are only looked up, bytes of routed experts) of the file, by tensor names."""
+    """(bytes of tables that are only looked up, bytes of routed experts) of the file, by tensor names.
+
+    Of an index alone, which names bytes in all only, their shares of the parameters.
+    """
     tensors = model.stored.tensors if model.stored is not None else ()
+    if model.stored is not None and not model.stored.complete:
+        routed = sum(
+            n * math.prod(shape) for shape, active, n in model.quantisable_shapes if active is not None
+        )
+        total = model.stored.nbytes
+        return total * model.looked_up_params // model.params, total * routed // model.params
     tied = ("token_embd.", "embed_tokens.", "wte.") if model.tied else ()
     looked_up = sum(
         t.nbytes
