@@ -262,6 +262,7 @@ def test_forward_of_an_indexer(model_type: str, batch: int) -> None:
 
 def test_shrink_keeps_sizes_that_have_two_names() -> None:
     """DeepSeek-V3's rotary part is its `head_dim`, too; LongCat's `qk_head_dim` is the sum of both parts."""
+    assert shrink({"n_routed_experts": 256})["n_group"] == 1  # else a class would make 8 groups of 4 experts
     small = _small("deepseek_v3")
     assert small["head_dim"] == small["qk_rope_head_dim"] == 8
     small = _small("longcat_flash")
