@@ -15,6 +15,7 @@ from terminal import answered, refused, run
 
 import loadsheet as ls
 from loadsheet.closing import close
+from loadsheet.closing.calibrate import append
 from loadsheet.closing.hours import Hours
 from loadsheet.errors import BadFile, BadInput, LoadsheetError
 
@@ -498,3 +499,9 @@ def test_append_only(tmp_path: Path) -> None:
     unmeasured = write(tmp_path / "run", life(1, 0, BEGAN, *range(100)), None, done=100)
     with pytest.raises(BadInput, match="no measured MFU"):
         close(unmeasured).append_to(file)
+    impossible = close(tmp_path / "0123456789").calibration
+    impossible["mfu_for_plan"] = dict.fromkeys(("low", "mid", "high"), 2.83)
+    before = file.read_bytes()
+    with pytest.raises(BadInput, match="got an MFU of 283%"):
+        append(impossible, file)
+    assert file.read_bytes() == before

@@ -12,7 +12,7 @@ from loadsheet.closing.evidence import number
 from loadsheet.closing.items import Row, Sides, estimate_of
 from loadsheet.errors import BadFile, BadInput
 from loadsheet.run.directory import fsync_directory, write_all
-from loadsheet.sheet.calibration import SCHEMA, read_calibration
+from loadsheet.sheet.calibration import MOST, SCHEMA, read_calibration
 from loadsheet.signature import version
 
 
@@ -37,7 +37,13 @@ def calibration_line(sides: Sides, rows: list[Row]) -> dict[str, Any]:
             / (number(sides.intent, "tokens_per_step") or 1)
         )
         slow, fast = (e.mean("step_seconds", name, by=_timed) or step for name in ("p90", "p10"))
-        for_plan = {"low": scale / max(slow, step), "mid": scale / step, "high": scale / min(fast, step)}
+        middle = scale / step
+        # no step reaches more than the peak: a fastest tenth that seems to was timed by a coarse clock
+        for_plan = {
+            "low": scale / max(slow, step),
+            "mid": middle,
+            "high": min(scale / min(fast, step), max(middle, 1.0)),
+        }
     peak, tensors = _peak(sides), estimate_of(sheet, "memory", "allocated_bytes")
     recipe = sheet.get("recipe")
     recipe = recipe if isinstance(recipe, dict) else {}
@@ -102,9 +108,17 @@ def _peak(sides: Sides) -> tuple[str, float] | None:
 
 
 def append(line: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Append a line, durably and whole. Raises BadInput where no MFU was measured, BadFile for another file."""
+    """Append a line, durably and whole.
+
+    Raises BadInput where no MFU was measured, or one that no plan would take, BadFile for another file.
+    """
     if line["mfu"] is None or line["mfu_for_plan"] is None:
         raise BadInput("calibration: got no measured MFU, expected one", "the run's measured.json says why")
+    if line["mfu_for_plan"]["mid"] > MOST:
+        raise BadInput(
+            f"calibration: got an MFU of {line['mfu_for_plan']['mid']:.0%}, expected at most {MOST:.0%}",
+            "the peak that it is a share of is too low: measure the machine anew while nothing else works on it",
+        )
     place = Path(path)
     if os.path.lexists(place):
         read_calibration(place)  # a file that is something else is not added to

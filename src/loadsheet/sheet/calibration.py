@@ -21,7 +21,7 @@ from loadsheet.safejson import file_label, open_regular, parse_json
 MAX_BYTES: Final = 16 << 20
 SCHEMA: Final = 1
 #: an MFU above 1 means another peak or another count of FLOPs; twice is more than rounding explains
-_MOST: Final = 2.0
+MOST: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def _seconds(entry: Mapping[str, Any], name: str) -> float | None:
 
 
 def _spread(value: Any) -> Estimate:
-    low, mid, high = (_number(value[name], 1e-9, _MOST) for name in ("low", "mid", "high"))
+    low, mid, high = (_number(value[name], 1e-9, MOST) for name in ("low", "mid", "high"))
     if not low <= mid <= high:
         raise ValueError(f"an MFU of {low:g}, {mid:g}, {high:g}")
     return Estimate(low, mid, high, "measured")
