@@ -61,6 +61,15 @@ def test_own_hardware() -> None:
     assert any("no bf16 rate" in w for w in sheet.warnings)
 
 
+def test_activations_that_nobody_compared_are_said() -> None:
+    """Llama's and Qwen's walks are held against PyTorch (`tools/verify_all.py`), Falcon's is not; weights are exact."""
+    said = "memory: activations of `falcon` were never held against PyTorch"
+    assert any(w.startswith(said) for w in ls.plan("falcon-7b", "h100-sxm").warnings)
+    assert not any(w.startswith(said) for w in ls.plan("falcon-7b", "h100-sxm", task="serve").warnings)
+    for name in ("llama-3-8b", "qwen3-0.6b"):
+        assert not any("never held" in w for w in ls.plan(name, "h100-sxm").warnings)
+
+
 # --- the public names ----------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from loadsheet.arch.checked import CHECKED
 from loadsheet.arch.families import contradicted
 from loadsheet.arch.layers.base import Embedding
 from loadsheet.arch.model import Model
@@ -181,6 +182,11 @@ class Sheet:
             method = shorten(published.get("quant_method", "a quantised format"))
             found.append(
                 f"weights: the published checkpoint is quantised ({method}); planned in bf16, give --weights"
+            )
+        if isinstance(self.recipe, Training) and self.model.model_type not in CHECKED:
+            found.append(
+                f"memory: activations of `{self.model.model_type}` were never held against PyTorch, only its "
+                "parameters: `loadsheet verify` compares"
             )
         if self.closed is not None and self.calibration is None:
             found.append(
