@@ -23,10 +23,10 @@ run = ls.Run.open(sys.argv[1], {}, notice=None)
 """
 
 
-def ended(code: str, root: Path) -> subprocess.CompletedProcess[str]:
+def ended(code: str, root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """The process of a script, which must be over in time and leave nobody."""
     process = subprocess.Popen(
-        [sys.executable, "-c", BEGIN + code, str(root)],
+        [sys.executable, "-c", BEGIN + code, str(root), *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

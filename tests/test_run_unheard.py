@@ -14,6 +14,7 @@ from torture.small import Training
 
 import loadsheet as ls
 from loadsheet.run.saves import Saves
+from loadsheet.run.signals import STOPS
 
 # tests keep their models for looking at
 pytestmark = pytest.mark.filterwarnings("ignore:.*lives but was not kept")
@@ -160,8 +161,9 @@ else:
 GONE = """
 for step in run.steps(9, checkpoint_every=100):
     if step == 2:
-        os.close(reading)
         signal.raise_signal(signal.SIGTERM)
+        os.close(reading)  # a moment later, as it happens
+        time.sleep(0.5)
         for _ in range(2):
             print("to nobody", flush=True)
         sys.stdout.writelines(["x" * 100_000])
@@ -178,20 +180,102 @@ def test_nobody_reads_any_more(tmp_path: Path) -> None:
 
 STUCK = """
 from loadsheet.run import waiting
-waiting.LEAST = waiting.FIRST = 0.5
-waiting._PAUSE = 0.05
+waiting.LEAST = 0.5
 for step in run.steps(9):
     if step == 2:
         signal.raise_signal(signal.SIGTERM)
-        threading.Event().wait()
+        while step == 2:
+            try:
+                threading.Event().wait()
+            except SystemExit:
+                if sys.argv[-1] == "raised":
+                    raise
 """
 
 
-def test_a_step_that_never_ends(tmp_path: Path) -> None:
-    """Ended by force after a while, and said; by default in ten minutes at the earliest."""
-    done = ended(STUCK, tmp_path)
+@pytest.mark.parametrize(("how", "said"), [("raised", "outside the loop"), ("lost", "no step has ended")])
+def test_a_step_that_never_ends(how: str, said: str, tmp_path: Path) -> None:
+    """After a while an exception ends the wait in it, and if that is lost, force; by default in an hour."""
+    done = ended(STUCK, tmp_path, how)
     assert done.returncode == 75
-    assert "no step has ended" in done.stderr
+    assert said in done.stderr
+
+
+SWEEP = """
+from loadsheet.run import waiting
+waiting.LEAST = 0.5
+held = run.steps(9)
+for step in held:
+    if step == 2:
+        signal.raise_signal(signal.SIGTERM)
+    if step == 2:
+        break
+second = ls.Run.open(sys.argv[1], {"number": 2})
+for step in second.steps(10**9, checkpoint_every=10**9):
+    time.sleep(0.01)
+"""
+
+
+def test_a_stop_that_is_given_up_stops_who_is_at_work(tmp_path: Path) -> None:
+    """A loop that was left while it is held: the next run of a sweep saves and stops."""
+    done = ended(SWEEP, tmp_path)
+    assert done.returncode == 75
+    assert "stopped by SIGTERM after" in done.stderr
+
+
+CHILD = """
+def child():
+    ls.Run.open(sys.argv[1], {"number": 2})
+    threading.Event().wait()
+for step in run.steps(2):
+    process = fork.Process(target=child)
+    process.start()
+    time.sleep(1)
+    process.terminate()
+    process.join()
+"""
+
+
+def test_a_child_with_a_run_of_its_own(tmp_path: Path) -> None:
+    """It hears SIGTERM, though its parent had a run too."""
+    assert ended(CHILD, tmp_path).returncode == 0
+
+
+POOL = """
+from concurrent.futures import ThreadPoolExecutor
+leaving.PATIENCE = 0.5
+try:
+    for step in run.steps(9):
+        if step == 2:
+            signal.raise_signal(signal.SIGTERM)
+except ls.Stopped:
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as executor:
+            executor.submit(time.sleep, 1)
+    print("uploaded")
+"""
+
+
+def test_a_thread_pool_after_a_stop(tmp_path: Path) -> None:
+    """Who catches the stop may upload what there is: these threads did not hold up anything when it came."""
+    done = ended(POOL, tmp_path)
+    assert (done.returncode, done.stdout) == (0, "uploaded\n")
+
+
+def test_a_closed_run_keeps_no_signals(tmp_path: Path) -> None:
+    """Also where it was closed by a stop or an interrupt that nobody had heard."""
+    before = [signal.getsignal(number) for number in STOPS]
+    for number, error in ((signal.SIGTERM, ls.Stopped), (signal.SIGINT, KeyboardInterrupt)):
+        training = Training(tmp_path / number.name)
+        with pytest.raises(error):
+            for step in training.run.steps(9):
+                training.step()
+                if step == 2:
+                    stop(number)
+                if step == 2:
+                    break
+            training.run.close()
+        assert [signal.getsignal(each) for each in STOPS] == before
 
 
 UPLOAD = """

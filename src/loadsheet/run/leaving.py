@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import CodeType, FrameType
@@ -31,7 +31,7 @@ BUSY: float = 5.0
 _GRACE: float = 1.0
 _PAUSE: Final = 0.2
 #: seconds for which a thread of ours, a save or a copy to a mirror, is waited for besides
-_OURS_AT_MOST: float = 3600.0
+OURS_AT_MOST: float = 3600.0
 #: seconds after which a script that goes on has handled the stop, and its end is its own again
 _HANDLED: Final = 600.0
 #: how the names of our own threads begin
@@ -121,26 +121,33 @@ def see_to_the_end(code: int, say: Callable[[str], None]) -> None:
     if any(thread.name == _NAME for thread in threading.enumerate()):
         return
     ending = threading.Event()
+    lived = set(threading.enumerate())
     if multiprocessing.parent_process() is None:
         atexit.register(ending.set)  # the last that is registered is the first that is called
     else:
         multiprocessing.util.Finalize(None, ending.set, exitpriority=1000)
-    Background(target=_watch, args=(code, say, ending), name=_NAME, daemon=True).start()
+    Background(target=_watch, args=(code, say, ending, lived), name=_NAME, daemon=True).start()
 
 
 _NAME: Final = f"{OURS}end"
 
 
-def _watch(code: int, say: Callable[[str], None], ending: threading.Event) -> None:
-    began = time.monotonic()
-    while not (ending.is_set() or _for_threads()):
-        if time.monotonic() - began > _HANDLED:
-            return
+def _watch(
+    code: int, say: Callable[[str], None], ending: threading.Event, lived: Collection[threading.Thread]
+) -> None:
+    began, since = time.monotonic(), None
+    while True:
+        now = time.monotonic()
+        if not (ending.is_set() or _for_threads(lived)):
+            if now - began > _HANDLED:
+                return
+            since = None  # the wait is over, and the script goes on
+        elif since is None:
+            since = now
+        elif now - since > PATIENCE + (OURS_AT_MOST if waited_for(ours=True) else 0.0):
+            break
         time.sleep(_PAUSE)
-    until = time.monotonic() + PATIENCE
-    while (now := time.monotonic()) < until or (_waited_for(ours=True) and now < until + _OURS_AT_MOST):
-        time.sleep(_PAUSE)
-    names = [*_waited_for(ours=False), *(f"process {p.pid}" for p in multiprocessing.active_children())]
+    names = [*waited_for(ours=False), *(f"process {p.pid}" for p in multiprocessing.active_children())]
     say(
         f"{', '.join(names) or 'something'} still holds up the process, {PATIENCE:.0f} s after the end of the "
         f"script, which was asked to stop: it ends by force, with status {code}"
@@ -156,26 +163,29 @@ def _watch(code: int, say: Callable[[str], None], ending: threading.Event) -> No
     os._exit(code)
 
 
-def _for_threads() -> bool:
-    """Whether the main thread waits for the others: the script's own code is done, or ends with an executor."""
+def _for_threads(lived: Collection[threading.Thread]) -> bool:
+    """Whether the main thread waits for others: the script's own code is done, or an executor that was at work."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return waits_for_threads(frame) or _among(frame, ThreadPoolExecutor.shutdown.__code__)
+    if waits_for_threads(frame):
+        return True
+    ending = _call_of(ThreadPoolExecutor.shutdown.__code__, frame)
+    workers = () if ending is None else getattr(ending.f_locals.get("self"), "_threads", ())
+    return any(thread in lived for thread in tuple(workers))
 
 
 def waits_for_threads(frame: FrameType | None) -> bool:
     """Whether the main thread, at this frame, has come to Python's own wait for threads at the end of the script."""
-    return _among(frame, threading._shutdown.__code__)  # type: ignore[attr-defined]
+    return _call_of(threading._shutdown.__code__, frame) is not None  # type: ignore[attr-defined]
 
 
-def _among(frame: FrameType | None, code: CodeType) -> bool:
-    while frame is not None:
-        if frame.f_code is code:
-            return True
+def _call_of(code: CodeType, frame: FrameType | None) -> FrameType | None:
+    """The call of a function that is in progress at a frame."""
+    while frame is not None and frame.f_code is not code:
         frame = frame.f_back
-    return False
+    return frame
 
 
-def _waited_for(*, ours: bool) -> list[str]:
+def waited_for(*, ours: bool) -> list[str]:
     """The threads that are not daemons, ours or those of others."""
     main = threading.main_thread()
     return [

@@ -420,10 +420,7 @@ class Run:
                 self._saves.send_rest()
         finally:
             self._directory.close()
-            stopped = self._stops.unheard()
-            self._stops.outside.remove()
-            if stopped is not None:
-                raise stopped
+            self._stops.give_back()
 
     def __enter__(self) -> Run:
         return self

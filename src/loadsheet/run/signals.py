@@ -24,9 +24,9 @@ from types import FrameType, TracebackType
 from typing import Any, Final
 
 from loadsheet.run.errors import INTERRUPTED, REQUEUE, Stopped
-from loadsheet.run.leaving import of_torch, waits_for_threads
+from loadsheet.run.leaving import of_torch, see_to_the_end, waits_for_threads
 from loadsheet.run.place import Place
-from loadsheet.run.streams import outlive_the_terminal
+from loadsheet.run.streams import let_go_of_what_is_gone
 from loadsheet.run.tell import tell
 
 #: signal -> exit status once the state is saved
@@ -53,6 +53,8 @@ class StopSignals:
     def __init__(self, *, tell: bool = False) -> None:
         self._tell = tell
         self.received: signal.Signals | None = None
+        #: called when it comes, in the middle of whatever the main thread does
+        self.woken: Callable[[], None] | None = None
         self._before: dict[signal.Signals, Any] = {}
         self._over = False
         self._place: Place | None = None
@@ -105,12 +107,20 @@ class StopSignals:
             self.received = late
             self._again = threading.Timer(_AGAIN, self._send, [late])
             self._again.daemon = True
-            self._again.start()
+            with contextlib.suppress(RuntimeError):  # the interpreter is ending: `take` has it all the same
+                self._again.start()
         self._leaving, self._late = False, None
 
     def _send(self, which: signal.Signals) -> None:
         if self.take() is not None:
+            self.received = None  # from here on it is no longer the loop's
             os.kill(self._pid, which)
+
+    def give_up(self) -> None:
+        """Send what came anew, to whoever has it where this loop is over."""
+        if self.received is not None:
+            self._over = True
+            os.kill(self._pid, self.received)
 
     def take(self) -> signal.Signals | None:
         """The signal that is yet to be sent anew, which it then is not; None if there is none."""
@@ -136,6 +146,8 @@ class StopSignals:
         if self._leaving:
             if self.received is None:
                 self._late = which
+            if which == signal.SIGINT:
+                signal.signal(number, signal.SIG_DFL)  # a second one ends at once
             return
         if not self._over and self._place is not None and self._place.left(frame):
             self.remove()
@@ -144,7 +156,9 @@ class StopSignals:
             return
         if self.received is None:
             self.received = which
-            outlive_the_terminal()
+            if self.woken is not None:
+                self.woken()
+            let_go_of_what_is_gone()
             self._let_workers_die()
         if which == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
@@ -223,7 +237,9 @@ class Outside:
 
     def install(self) -> None:
         """Begin; outside the main thread nothing can be done."""
-        if threading.current_thread() is threading.main_thread() and not self._over:
+        if self._over or os.getpid() != self._pid:
+            return
+        if threading.current_thread() is threading.main_thread():
             free = [n for n in STOPS if signal.getsignal(n) == signal.SIG_DFL]
             self._numbers = [*self._numbers, *free]
             for number in free:
@@ -299,7 +315,7 @@ def _end_with_status(code: int) -> None:
 @contextmanager
 def while_opening(say: Callable[[str], None]) -> Iterator[None]:
     """A run is being opened, which may wait for another process or for a mirror: a stop is a stop already."""
-    outside = Outside(say, lambda: None, lambda code: None)
+    outside = Outside(say, lambda: None, lambda code: see_to_the_end(code, say))
     outside.install()
     try:
         yield
@@ -330,6 +346,7 @@ class _Forking(threading.local):
 
     def in_child(self) -> None:
         mask, self.mask = self.mask, None
+        _open_ones.clear()  # they are the parent's
         if mask is None:
             return
         for number in STOPS if not self.worker else ():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
@@ -75,16 +77,25 @@ class Stops:
         """Nothing more will come."""
         self._uncaught.remove()
 
-    def unheard(self) -> Stopped | None:
-        """What is to be raised for a signal of the loop's that nobody has heard; None if there is none."""
+    def give_back(self) -> None:
+        """Nobody listens any more. Raises Stopped for a signal of the loop's that nobody has heard.
+
+        Where nobody would see that, at the end of the process, it ends with the status.
+        """
         which = self.signals.take()
+        ours = which is not None and self.outside.has(which)
+        self.outside.remove()
         if which is None:
-            return None
-        if self.outside.has(which):
-            return self.outside.stopped_by(which)
-        if not self.outside.exiting:
+            return
+        if self.outside.exiting:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(AttributeError, OSError, ValueError):
+                    stream.flush()
+            os._exit(STOPS[which])
+        if not ours or threading.current_thread() is not threading.main_thread():
             os.kill(os.getpid(), which)  # somebody else's, or Ctrl-C
-        return None
+            return
+        raise self.outside.stopped_by(which)
 
     def asked(self, completed: int, saves: Saves) -> ending.Why | None:
         """Whether a signal or a notice says so; a notice of what is far off only makes a checkpoint."""
@@ -146,6 +157,8 @@ class Stops:
             f"the same command goes on from step {newest}"
         )
         self.signals.take()
+        if self.waiting is not None:
+            self.waiting.end()
         self._see_to_the_end(STOPS[received])
         return Stopped(STOPS[received], newest, received.name)
 

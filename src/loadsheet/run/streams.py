@@ -8,53 +8,25 @@ nothing could be saved.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import sys
-from collections.abc import Callable
-from typing import Any, Final
+import select
+from typing import Final
 
-#: nobody at the other end of the pipe; no terminal any more
-_GONE: Final = (errno.EPIPE, errno.EIO)
+_STANDARD: Final = (1, 2)
 
 
-def outlive_the_terminal() -> None:
-    """From now on what is written to a stdout or stderr that is gone is dropped, and raises nothing."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name, None)
-        if stream is not None and not isinstance(stream, _Outliving):
-            setattr(sys, name, _Outliving(stream))
+def let_go_of_what_is_gone() -> None:
+    """Put the null device where stdout and stderr lead to nobody: whoever writes there, nothing is raised.
 
-
-class _Outliving:
-    """A text stream; once the other end is gone its file is the null device, for whoever else writes there too."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """As any stream's."""
-        return self._try(self._stream.write, text) or 0
-
-    def writelines(self, lines: Any) -> None:
-        """As any stream's."""
-        self._try(self._stream.writelines, lines)
-
-    def flush(self) -> None:
-        """As any stream's."""
-        self._try(self._stream.flush)
-
-    def _try(self, do: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return do(*arguments)
-        except OSError as error:
-            if error.errno not in _GONE:
-                raise
+    Files and not Python's objects: progress bars and loggers hold those of their own.
+    """
+    if not hasattr(select, "poll"):
+        return
+    for number in _STANDARD:
         with contextlib.suppress(OSError, ValueError):
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self._stream.fileno())
-            os.close(null)
-        return None
+            look = select.poll()
+            look.register(number, 0)  # only that the other end is gone is asked
+            if any(state & (select.POLLERR | select.POLLHUP) for _, state in look.poll(0)):
+                null = os.open(os.devnull, os.O_RDWR)
+                os.dup2(null, number)
+                os.close(null)
