@@ -186,12 +186,15 @@ def training_memory(
 ) -> MemoryAccount:
     """The account of every instant of one step on one GPU; `gpus` > 1 means as many replicas (DDP).
 
-    Instants: end of forward; forward of the loss; backward of the loss; backward of the last block (first
-    in time) and of the worst block with nearly all gradients there (last in time); backward of the
-    embedding; the optimizer's step; and the first step, before the optimizer's states exist.
+    Instants: forward of a block, where it needs more than its backward; end of forward; forward of the loss;
+    backward of the loss; backward of the last block (first in time) and of the worst block with nearly all
+    gradients there (last in time); backward of the embedding; the optimizer's step; and the first step, before
+    the optimizer's states exist.
     """
     step = _Step(model, recipe, gpus, taped or tape_training(model, recipe))
     instants = [*step.forward(), step.loss(), *step.blocks(), *step.embedding(), step.optimizer()]
+    if (ahead := step.block_ahead()) is not None:
+        instants.insert(0, ahead)
     first = _first_step(instants, step)
     if first is not None:
         instants.append(first)
@@ -315,6 +318,32 @@ class _Step:
         items.append(_end_item(self.model, self.recipe, after.backward_peak - after.copies))
         items.append(self.copies_item(blocks=not self.recompute))
         return self.at("backward of the loss", items)
+
+    def block_ahead(self) -> Instant | None:
+        """The block whose forward needs most beside what those before it keep, if that is more than its backward.
+
+        An indexer's scores are made and gone before the block's forward ends.
+        """
+        runs = self.taped.runs
+        if self.recompute or not any(_scalar(s.forward_peak - s.backward_peak) > 0 for s, _ in runs):
+            return None
+        order = self.model.order if self.model.order and len(runs) == len(self.model.runs) else None
+        order = order or tuple(i for i, (_, count) in enumerate(runs) for _ in range(count))
+        before: Any = 0
+        points = []
+        for run in order:
+            points.append((before, runs[run][0]))
+            before = before + self._kept(runs[run][0])
+        kept, worst = max(points, key=lambda point: _scalar(point[0] + point[1].forward_peak))
+        items = [
+            self.early(),
+            _modelled("activations of earlier blocks", kept, "kept by the blocks before"),
+            self.shared(forward=True),
+            self.begin,
+            _modelled("one block's forward", worst.forward_peak, "highest point of its replay"),
+            self.copies_item(blocks=True),
+        ]
+        return self.at("forward of a block", items)
 
     def _logits(self) -> Item | None:
         return _modelled("logits still held", self.taped.after.held, "returned by the model", _LOSS)
