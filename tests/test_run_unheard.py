@@ -13,6 +13,7 @@ from ending_scripts import LIMIT, ended
 from torture.small import Training
 
 import loadsheet as ls
+from loadsheet.history.index import find
 from loadsheet.run.saves import Saves
 from loadsheet.run.signals import STOPS
 
@@ -37,7 +38,20 @@ def test_the_step_of_a_signal_leaves_the_loop(tmp_path: Path) -> None:
             if step == 2:  # the loop might go on
                 break
         time.sleep(LIMIT)
-    assert (stopped.value.code, stopped.value.reason) == (75, "SIGTERM")
+    assert (stopped.value.code, stopped.value.step, stopped.value.reason) == (75, 2, "SIGTERM")
+    assert find(tmp_path, training.run.path.name).state == "interrupted"
+
+
+def test_the_step_goes_on_to_nowhere(tmp_path: Path) -> None:
+    """`break` right behind the signal: from the save that is under way, and no failure of the script's."""
+    with Training(tmp_path) as training, pytest.raises(ls.Stopped) as stopped:
+        for step in training.run.steps(9, checkpoint_every=2):
+            training.step()
+            if step == 2:
+                stop()
+                break
+    assert (stopped.value.code, stopped.value.step) == (75, 2)
+    assert find(tmp_path, training.run.path.name).state == "interrupted"
 
 
 def test_ctrl_c_in_the_step_that_leaves_the_loop(tmp_path: Path) -> None:

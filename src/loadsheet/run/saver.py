@@ -143,6 +143,11 @@ class Saver:
             self._thread = None
         self.check()
 
+    def settle(self, seconds: float) -> None:
+        """Until the save that is under way is over, so long at most; what went wrong is still to be said."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
     def close(self) -> None:
         """Wait, and raise nothing: for a program that ends with an error already."""
         if self._thread is not None:

@@ -157,6 +157,10 @@ class Saves:
         if self._mirror is not None:
             self._mirror.wait()
 
+    def settle(self, seconds: float) -> None:
+        """Until what was begun is durable on this machine, so long at most; raises nothing."""
+        self._saver.settle(seconds)
+
     def in_time(self, deadline: float | None) -> bool:
         """Whether a save begun now will be durable before a deadline in Unix seconds."""
         self._saver.wait()

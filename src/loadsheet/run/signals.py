@@ -122,6 +122,11 @@ class StopSignals:
             self._over = True
             os.kill(self._pid, self.received)
 
+    @property
+    def unheard(self) -> signal.Signals | None:
+        """The signal that is yet to be sent anew; None if there is none."""
+        return None if self._again is None else self.received
+
     def take(self) -> signal.Signals | None:
         """The signal that is yet to be sent anew, which it then is not; None if there is none."""
         again, self._again = self._again, None
@@ -210,6 +215,7 @@ class Uncaught:
             raise stopped  # which the interpreter ends with, as anywhere
 
 
+OUTSIDE: Final = "outside the loop"
 #: seconds after a stop in which another signal is the same one: launchers send it to the process and its group
 _SAME: Final = 5.0
 
@@ -218,12 +224,15 @@ class Outside:
     """Handlers while a run is open and no loop runs: nothing is to be saved, but the exit status is to be right.
 
     A launcher that sees 75 starts the job again; after 143, the status of a process that a signal ended, it
-    may not. Who has handlers of their own keeps them; Ctrl-C is left alone. `stopped` is called with the exit
-    status when a signal has come.
+    may not. Who has handlers of their own keeps them; Ctrl-C is left alone. `stopped` is called with the
+    signal when one has come.
     """
 
     def __init__(
-        self, say: Callable[[str], None], step: Callable[[], int | None], stopped: Callable[[int], None]
+        self,
+        say: Callable[[str], None],
+        step: Callable[[], int | None],
+        stopped: Callable[[signal.Signals], None],
     ) -> None:
         self._say = say
         self._step = step
@@ -232,6 +241,7 @@ class Outside:
         self._numbers: list[signal.Signals] = []
         self._since: float | None = None
         self._over = False
+        self.where = OUTSIDE
         self.exiting = False  # the script's code is over: nobody would see an exception
         _open_ones.add(self)
 
@@ -283,11 +293,11 @@ class Outside:
         """Say so, see to the end, and give what is to be raised; if nobody would see that, end here."""
         self.stopping()
         step = self._step()
-        where = "before the run was open" if step is None else "outside the loop"
+        where = "before the run was open" if step is None else self.where
         self._say(f"stopped by {which.name} {where}; the same command goes on from {_from(step)}")
         if self.exiting:
             os._exit(STOPS[which])
-        self._stopped(STOPS[which])
+        self._stopped(which)
         return Stopped(STOPS[which], step or 0, which.name)
 
 
@@ -315,7 +325,7 @@ def _end_with_status(code: int) -> None:
 @contextmanager
 def while_opening(say: Callable[[str], None]) -> Iterator[None]:
     """A run is being opened, which may wait for another process or for a mirror: a stop is a stop already."""
-    outside = Outside(say, lambda: None, lambda code: see_to_the_end(code, say))
+    outside = Outside(say, lambda: None, lambda which: see_to_the_end(STOPS[which], say))
     outside.install()
     try:
         yield

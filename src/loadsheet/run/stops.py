@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from loadsheet.errors import LoadsheetError, one_line
 from loadsheet.run import ending
@@ -22,6 +23,9 @@ from loadsheet.run.tell import tell
 from loadsheet.run.waiting import Waiting
 from loadsheet.units import format_duration
 
+#: seconds for which a save that is under way is waited for, to say from which step the run goes on
+_SAVE_PATIENCE: Final = 5.0
+
 
 class Stops:
     """Signals, notices and errors that end a loop.
@@ -32,7 +36,8 @@ class Stops:
 
     def __init__(self, log: Log, notices: Notices, progress: Progress, newest: Callable[[], int]) -> None:
         self.signals = StopSignals()
-        self.outside = Outside(progress.say, newest, self._see_to_the_end)
+        self._newest = newest
+        self.outside = Outside(progress.say, self._goes_on_from, self._stopped_outside)
         self.how: str | None = None
         self._log = log
         self._notices = notices
@@ -70,12 +75,16 @@ class Stops:
         if self.waiting is not None:
             self.waiting.end()
         self.signals.remove(heard=self.how == "stopped")
+        if self.signals.unheard is not None:
+            self.outside.where = "in a step that left the loop"
         if self.signals.received is None:  # else the error that ended the body is still on its way
             self._uncaught.remove()
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Nothing more will come; the log is still open."""
         self._uncaught.remove()
+        if (which := self.signals.unheard) is not None and not self.outside.exiting:
+            self._note(which)
 
     def give_back(self) -> None:
         """Nobody listens any more. Raises Stopped for a signal of the loop's that nobody has heard.
@@ -161,6 +170,22 @@ class Stops:
             self.waiting.end()
         self._see_to_the_end(STOPS[received])
         return Stopped(STOPS[received], newest, received.name)
+
+    def _goes_on_from(self) -> int:
+        if self._saves is not None:
+            self._saves.settle(_SAVE_PATIENCE)
+        return self._newest()
+
+    def _stopped_outside(self, which: signal.Signals) -> None:
+        """A signal that no loop has heard: noted, if one was left before its last step, as it will go on."""
+        self._note(which)
+        self._see_to_the_end(STOPS[which])
+
+    def _note(self, which: signal.Signals) -> None:
+        if self.how == "left" and self._saves is not None:
+            with suppress(LoadsheetError, OSError):
+                self._log.event("stopped", step=self._saves.newest, reason=which.name)
+            self.how = "stopped"
 
     def _see_to_the_end(self, code: int) -> None:
         self.outside.stopping()
