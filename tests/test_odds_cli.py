@@ -293,6 +293,8 @@ def test_never_done() -> None:
     )
     assert json.loads(answered(*args, "--json", code=1).stdout)["finishes"] is False
     assert data(*BASE)["finishes"] is True
+    asked = answered("odds", "--help").stdout
+    assert "1 most simulated jobs do not finish, 2 usage or bad input, and a job" in " ".join(asked.split())
     years = (
         "odds",
         "--work",

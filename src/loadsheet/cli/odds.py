@@ -86,7 +86,8 @@ def command(plot: str | None, as_json: bool, **options: Any) -> int:
     interruptions that come at random; what real ones do to it stands beside it as `stressed`. Write times
     with a unit: a bare number is taken for seconds, with a warning.
 
-    Exit status: 0 answered, 1 the job does not finish, 2 usage or bad input.
+    Exit status: 0 answered, 1 most simulated jobs do not finish, 2 usage or bad input, and a job that hardly
+    ever gets from one save to the next, of which there is no page.
     """
     from loadsheet.history.asked import needs, odds
 
