@@ -218,7 +218,9 @@ def test_an_empty_root_and_one_run(tmp_path: Path) -> None:
     written(tmp_path, {"lr": 1}, {"loss": [1.0]})
     page = answered("runs", "list", "--runs", str(tmp_path)).stdout
     assert page.startswith("1 run in ")
-    assert "one group alone" in answered("runs", "list", "--runs", str(tmp_path), "--groups").stdout
+    page = answered("runs", "list", "--runs", str(tmp_path), "--groups").stdout
+    assert page.startswith("1 group of 1 run in ")
+    assert "one group alone" in page
 
 
 def test_hostile_text(tmp_path: Path) -> None:

@@ -312,6 +312,34 @@ def test_a_signed_sheet(tmp_path: Path) -> None:
     assert "intent.steps" in answered("runs", "show", str(path), code=1).stdout
 
 
+@pytest.mark.parametrize(
+    ("price", "words"),
+    [
+        (
+            {
+                "amount": 2.0,
+                "currency": "USD",
+                "source": "given on the command line",
+                "billing_unit_seconds": None,
+            },
+            "price 2.00 USD per GPU hour",
+        ),
+        ({"amount": 1.125, "currency": ""}, "price 1.125 per GPU hour"),
+        ({"amount": 2.0, "currency": "a\x1b[31mb"}, "price 2.00 a"),
+        ({"amount": True}, 'price {"amount":true}'),
+        (None, "price none"),
+    ],
+)
+def test_the_price_of_a_signed_sheet_is_words(tmp_path: Path, price: object, words: str) -> None:
+    """Amount and currency; a price that is none is shown as it stands."""
+    path = written(tmp_path, {"lr": 1}, {"loss": [1.0]})
+    signed = signature.seal({"cluster": {"gpus": 1}}, {"steps": 2, "price": price}, None)
+    (path / "sheet.json").write_text(signature.to_text(signed))
+    page = answered("runs", "show", str(path)).stdout
+    assert words in " ".join(page.split())
+    assert "\x1b" not in page
+
+
 def test_damage_is_shown_and_counts(tmp_path: Path) -> None:
     """A page with what can be read, the problems at its end, exit status 1."""
     path = written(tmp_path, {"lr": 1}, {"loss": [1.0]})

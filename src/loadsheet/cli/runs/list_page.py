@@ -17,7 +17,7 @@ from loadsheet.history.measures import Measure
 from loadsheet.history.rows import STATES, RunRow
 from loadsheet.history.seeds import Comparison, Group
 from loadsheet.money.price import Price
-from loadsheet.text import wrap
+from loadsheet.text import many, wrap
 from loadsheet.units import format_duration, format_money
 
 #: groups that the best one is compared with; each takes three lines
@@ -198,7 +198,9 @@ def groups(
     """The table of groups, best first, and whether the best one is better than the others."""
     total = sum(len(each.members) for each in found)
     lines = wrap(
-        f"{len(found):,} groups of {total:,} runs in {one_line(root)}, alike but for the seed", room, "  "
+        f"{many(len(found), 'group')} of {many(total, 'run')} in {one_line(root)}, alike but for the seed",
+        room,
+        "  ",
     )
     if measure is None or not found:
         return "\n".join(lines)

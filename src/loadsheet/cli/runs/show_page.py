@@ -13,6 +13,7 @@ from loadsheet.history.configs import cell, flat
 from loadsheet.history.lane import draw, listed
 from loadsheet.history.levels import Level
 from loadsheet.history.show import Account
+from loadsheet.money.price import Price
 from loadsheet.text import columns, wrap
 from loadsheet.units import format_bytes, format_duration, format_si
 
@@ -211,7 +212,10 @@ def _sheet(found: Account, room: int) -> list[str]:
     signed, intent = found.sheet.get("signed"), found.sheet.get("intent")
     signed = signed if isinstance(signed, dict) else {}
     shown = (
-        [f"{one_line(str(key))} {cell(value)}" for key, value in (intent or {}).items()]
+        [
+            f"{one_line(str(key))} {_price(value) if key == 'price' else cell(value)}"
+            for key, value in (intent or {}).items()
+        ]
         if isinstance(intent, dict)
         else []
     )
@@ -219,6 +223,16 @@ def _sheet(found: Account, room: int) -> list[str]:
     if shown:
         text += "; intent: " + ", ".join(shown[:10])
     return [*wrap(text, room - 2, "  "), *wrap("`loadsheet close` holds the run against it", room - 2, "  ")]
+
+
+def _price(value: Any) -> str:
+    """The price of an intent: an amount and a currency; anything else as it stands there."""
+    if not isinstance(value, dict):
+        return "none" if value is None else cell(value)
+    amount, currency = value.get("amount"), value.get("currency")
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < 1e12:
+        return cell(value)
+    return str(Price(amount, one_line(currency)[:20] if isinstance(currency, str) else ""))
 
 
 def reproducibility(found: Sequence[Level], room: int) -> list[str]:
