@@ -279,7 +279,8 @@ def test_deterministic_with_the_sheet_at_its_head(tmp_path: Path, sheet: Path, e
 
 def test_fields_as_json(sheet: Path) -> None:
     """The entries in base units: (2 + 1) checkpoints, 2 B a parameter and 50 GiB; 1.5 · high + 15 min + grace."""
-    data = json.loads(exported("k8s", str(sheet), *COMMAND, *ENGINES["k8s"], "--json").stdout)
+    options = (*COMMAND, "--image", "i", "--mirror", "s3://bucket/runs")
+    data = json.loads(exported("k8s", str(sheet), *options, "--json").stdout)
     signed = json.loads(sheet.read_text())
     checkpoint = signed["sheet"]["checkpoint_bytes"]["resume"]
     need = 3 * checkpoint + 2 * 1_235_814_400 + 50 * 2**30
@@ -291,6 +292,27 @@ def test_fields_as_json(sheet: Path) -> None:
     assert seconds <= data["time_seconds"] < seconds + 60
     assert {"name", "cpus", "ram", "shm", "disk", "time", "save"} <= set(data["defaulted"])
     assert data["command"] == ["python", "train.py"]
+
+
+def _ephemeral(job: Any) -> str:
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    found = container["resources"]["requests"]["ephemeral-storage"]
+    assert isinstance(found, str)
+    return found
+
+
+def test_the_disk_of_the_summary_is_asked_for(sheet: Path) -> None:
+    """Beside a claim 1 GiB of the node by default, else what --disk says: in the job, the summary and the JSON."""
+    base = (str(sheet), *COMMAND, *ENGINES["k8s"])
+    for options, asked, said in (
+        ((), "1024Mi", "1 GiB disk*"),
+        (("--disk", "200GiB"), "204800Mi", "200 GiB disk "),
+    ):
+        result = exported("k8s", *base, *options)
+        assert _ephemeral(pyyaml.safe_load(result.stdout)) == asked
+        assert said in " ".join(result.stderr.split())
+    data = json.loads(exported("k8s", *base, "--json").stdout)
+    assert (data["disk_bytes"], "disk" in data["defaulted"]) == (2**30, True)
 
 
 def test_defaults_are_starred(sheet: Path) -> None:

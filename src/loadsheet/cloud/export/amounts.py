@@ -35,6 +35,7 @@ LEAST_GRACE: Final = 30.0  # Kubernetes' own default
 #: bytes per second of a save that nobody has measured: below the 125 MB/s that an AWS gp3 volume has at least
 SAVE_RATE: Final = 1e8
 DISK_MARGIN: Final = 50 * GIB  # system, packages, image, logs; the data set is the user's to add
+NODE_DISK: Final = GIB  # of a node of Kubernetes, where checkpoints lie in a claim
 RAM_MARGIN: Final = 8 * GIB  # Python, PyTorch, CUDA's pinned buffers, loader workers
 BUILT: Final = 4  # bytes per parameter of a model that is built on the CPU, in PyTorch's default dtype
 STORED: Final = 2  # bytes per parameter of the weights that one begins with, as they are downloaded
@@ -112,10 +113,13 @@ class Amounts:
         return _up(need + RAM_MARGIN, GIB)
 
     def disk(self) -> int:
-        """Bytes: those checkpoints that stay, the one being written, and a margin."""
+        """Bytes: those checkpoints that stay, the one being written, and a margin; beside a claim, scratch alone."""
         if self.wish.disk is not None:
             self.given("disk")
             return _whole_mib(parse_bytes(self.wish.disk, "--disk"), "--disk")
+        if self.engine == "k8s" and self.wish.volume is not None:
+            self.default("disk", "the node's own, for logs and scratch; checkpoints lie in the volume")
+            return NODE_DISK
         self.default(
             "disk",
             f"({KEPT} kept + 1) × checkpoint + 2 B/parameter + {format_bytes(DISK_MARGIN, 0)}; without the data set",

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from loadsheet.cloud.export.job import VOLUME_AT, Job
 from loadsheet.errors import BadInput, shorten
-from loadsheet.units import GIB, MIB, ceil_div
+from loadsheet.units import MIB, ceil_div
 
 BACKOFF: Final = 3
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
@@ -104,7 +104,7 @@ def _container(job: Job) -> dict[str, Any]:
     if job.environment:
         container["env"] = [{"name": n, "value": _literal(v)} for n, v in sorted(job.environment.items())]
     requests: dict[str, Any] = {"cpu": str(job.cpus), "memory": f"{ceil_div(job.ram, MIB)}Mi"}
-    requests["ephemeral-storage"] = f"{ceil_div(_own_disk(job), MIB)}Mi"
+    requests["ephemeral-storage"] = f"{ceil_div(job.disk, MIB)}Mi"
     limits: dict[str, Any] = {"memory": requests["memory"]}
     if job.gpus:
         name = _RESOURCES[job.vendor]
@@ -118,11 +118,6 @@ def _container(job: Job) -> dict[str, Any]:
     if mounts:
         container["volumeMounts"] = mounts
     return container
-
-
-def _own_disk(job: Job) -> int:
-    """Bytes on the node itself: all of it with a mirror, and only logs and scratch beside a volume."""
-    return job.disk if job.volume is None else 1 * GIB
 
 
 def _literal(text: str) -> str:
