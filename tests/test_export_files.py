@@ -315,6 +315,34 @@ def test_the_disk_of_the_summary_is_asked_for(sheet: Path) -> None:
     assert (data["disk_bytes"], "disk" in data["defaulted"]) == (2**30, True)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "steps alone, without starts"),
+        (("--mtbf", "4h", "--save", "1min"), "interruptions and saves counted in"),
+    ],
+)
+def test_what_the_time_holds(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+    """A time that was signed with interruptions has them and the saves in it; a plan's is that of steps."""
+    signed = gpu_sheet(tmp_path, *options)
+    (line,) = re.findall(r"^#   time: .*$", exported("slurm", str(signed), *COMMAND).stdout, re.M)
+    assert line.endswith(f"GPU hours; {words}")
+    plain = tmp_path / "plain.json"
+    plain.write_text(json.dumps(json.loads(signed.read_text())["sheet"]))
+    assert "GPU hours; steps alone, without starts" in exported("slurm", str(plain), *COMMAND).stdout
+
+
+def test_saves_alone_in_the_time(tmp_path: Path, sheet: Path) -> None:
+    """Saves whose length runs have measured are in the signed time; starts are not."""
+
+    def measured(found: dict[str, Any]) -> None:
+        found["intent"]["expected"]["saving_seconds"] = {"low": 1.0, "mid": 1.0, "high": 1.0}
+
+    (tmp_path / "sheet.json").write_text(sheet.read_text())
+    changed = resealed(tmp_path / "sheet.json", measured)
+    assert "GPU hours; saves counted in, without starts" in exported("slurm", str(changed), *COMMAND).stdout
+
+
 def test_defaults_are_starred(sheet: Path) -> None:
     """What was not given has a star and a reason; what was given has none."""
     page = exported("k8s", str(sheet), *COMMAND, *ENGINES["k8s"], "--cpus", "6", "--time", "2h").stderr

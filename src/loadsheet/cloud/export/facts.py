@@ -34,6 +34,7 @@ class Facts:
     step_high: float  # seconds
     steps: int | None
     seconds: tuple[float, float, float] | None  # low, mid, high of the whole run
+    counted: str  # what these seconds hold, in words
     cost: tuple[float, float, float] | None
     price: float | None  # per GPU hour
     currency: str
@@ -107,6 +108,7 @@ class _Reader:
             step_high=self._required("compute", "step_seconds", "high"),
             steps=steps,
             seconds=seconds,
+            counted=self._counted(),
             cost=cost,
             price=price,
             currency=one_line(str(money.get("currency") or ""))[:10] if isinstance(money, dict) else "",
@@ -133,6 +135,16 @@ class _Reader:
         assert accumulation is not None
         steps = math.ceil(tokens / (batch * seq * accumulation * self._whole("cluster", "gpus")))
         return (step[0] * steps, step[1] * steps, step[2] * steps), steps
+
+    def _counted(self) -> str:
+        """What the seconds of `_length` hold: a plan's are steps alone, those signed say it themselves."""
+        expected = self._at("expected", top=self.intent)
+        if self._three(self._at("seconds", top=expected)) is not None:
+            if expected.get("interruptions") is not None:
+                return "interruptions and saves counted in"
+            if expected.get("saving_seconds") is not None:
+                return "saves counted in, without starts"
+        return "steps alone, without starts"
 
     def _at(self, *path: str, top: Any = None) -> Any:
         value = self.sheet if top is None else top

@@ -32,7 +32,7 @@ def header(job: Job, facts: Facts, start: str) -> list[str]:
     if facts.seconds is not None:
         low, mid, high = (format_duration(s) for s in facts.seconds)
         hours = facts.seconds[1] * facts.gpus / 3600
-        lines.append(f"time: {mid} ({low} to {high}), {hours:.3g} GPU hours; steps alone, without starts")
+        lines.append(f"time: {mid} ({low} to {high}), {hours:.3g} GPU hours; {facts.counted}")
     if facts.cost is not None:
         low, mid, high = (format_money(c, facts.currency) for c in facts.cost)
         lines.append(f"money: {mid} ({low} to {high})")
