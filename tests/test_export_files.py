@@ -343,6 +343,17 @@ def test_saves_alone_in_the_time(tmp_path: Path, sheet: Path) -> None:
     assert "GPU hours; saves counted in, without starts" in exported("slurm", str(changed), *COMMAND).stdout
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_process_only(tmp_path: Path, sheet: Path, engine: str) -> None:
+    """`ls.Run` refuses several processes: a job of several GPUs says so, in the file and the summary; of one not."""
+    eight = gpu_sheet(tmp_path, "--gpus", "8")
+    for path, said in ((eight, True), (sheet, False)):
+        result = exported(engine, str(path), *COMMAND, *ENGINES[engine])
+        for page in (result.stdout, " ".join(result.stderr.split())):
+            assert ("`ls.Run` takes one process only" in page) is said
+            assert ("those of 8 replicas" in page) is said
+
+
 def test_defaults_are_starred(sheet: Path) -> None:
     """What was not given has a star and a reason; what was given has none."""
     page = exported("k8s", str(sheet), *COMMAND, *ENGINES["k8s"], "--cpus", "6", "--time", "2h").stderr

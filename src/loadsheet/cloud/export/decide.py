@@ -80,6 +80,11 @@ class _Maker(Amounts):
             self.notes.append(f"the sheet's verdict is `{facts.verdict}`, not `fits`")
         if facts.sha256 is None:
             self.notes.append("the sheet is not signed: nothing shows whether it was edited")
+        if facts.gpus > 1:
+            self.notes.append(
+                f"`ls.Run` takes one process only: `torchrun` with several (WORLD_SIZE above 1) ends with an error; "
+                f"the sheet's figures are those of {facts.gpus} replicas"
+            )
         return Job(
             engine=self.engine,
             name=self._name(),
