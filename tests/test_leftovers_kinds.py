@@ -201,7 +201,10 @@ def test_after_a_run() -> None:
     kept, others = of_run(items, span)
     assert [item.id for item in kept] == ["starting", "during", "ending", "tagged", "undated"]
     assert others == Counter({"volume": 1, "snapshot": 1})
-    assert [item.why.partition("(")[2] for item in kept[-2:]] == [
+    assert [item.why.partition("(")[2] for item in kept] == [
+        "made within 1 h before the run)",
+        "made while the run ran)",
+        "made within 1 h after the run)",
         "its tag names the run)",
         "may be of the run: nothing says when it was made)",
     ]

@@ -106,6 +106,9 @@ def _reason(item: Item, span: Span) -> str:
         return "its tag names the run"
     if item.created is None:
         return "may be of the run: nothing says when it was made"
-    if span.start - span.margin <= item.created <= span.end + span.margin:
+    if span.start <= item.created <= span.end:
         return "made while the run ran"
-    return ""
+    within = f"made within {span.margin / 3600:.3g} h"
+    if span.start - span.margin <= item.created < span.start:
+        return f"{within} before the run"
+    return f"{within} after the run" if span.end < item.created <= span.end + span.margin else ""
