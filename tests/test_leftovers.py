@@ -39,7 +39,7 @@ def test_an_empty_account_has_nothing(account: World) -> None:
     assert found["account"] == "123456789012"
     assert found["endpoint"] == account.url
     text = leftovers("--regions", "eu-west-1", "--kinds", "volume", code=0).stdout
-    assert text.startswith("NOTHING FOUND   in what was looked at: 1 kind of things in 1 region.")
+    assert text.startswith("NOTHING FOUND   in what was looked at: 1 kind of thing in 1 region.")
     assert "gcloud compute instances list" in text
     assert "az vm list" in text
     assert "Look again tomorrow" in text
@@ -358,7 +358,7 @@ def test_tomorrow(account: World, tmp_path: Path) -> None:
 
 
 def test_after_a_run_of_this_hour(account: World, tmp_path: Path) -> None:
-    """Made while the run ran, or tagged with it: listed; an older thing is counted and no more."""
+    """Made around the run, or tagged with it: listed; an older thing is counted and no more."""
     now = time.time()
     run = written(tmp_path, {"lr": 0.1}, {"loss": [1.0, 0.5]}, begun=now - 60)
     made = ec2().create_volume(Size=1, AvailabilityZone="eu-west-1a")["VolumeId"]

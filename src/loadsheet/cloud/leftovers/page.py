@@ -40,23 +40,25 @@ def page(answer: Answer, width: int, everything: bool = False) -> list[str]:
 def _head(answer: Answer, width: int) -> Iterator[str]:
     found, items = answer.found, answer.items
     looked = looked_at(found)
-    seen = f"{many(looked['kinds'], 'kind')} of things in {many(looked['regions'], 'region')}"
+    kinds = many(looked["kinds"], "kind of thing", "kinds of things")
+    seen = f"in what was looked at: {kinds} in {many(looked['regions'], 'region')}"
+    blind = f"{many(len(found.failed), 'place')} could not be looked at" if found.failed else ""
     regions = len({item.region for item in items})
     whose = " of the run" if answer.span else ""
     if items:
         verdict = f"STILL THERE   {many(len(items), 'thing')}{whose} in {many(regions, 'region')}"
-        if found.failed:
-            verdict += f", and {many(len(found.failed), 'place')} could not be looked at"
-    elif found.failed:
-        rest = "nothing found in the rest" if looked["pairs"] else "nothing was looked at"
-        verdict = f"NOT KNOWN   {many(len(found.failed), 'place')} could not be looked at; {rest}"
+        verdict += f", {seen}" if looked["pairs"] else ""
+        verdict += f"; {blind}" if blind else ""
+    elif blind:
+        rest = f"nothing found {seen}" if looked["pairs"] else "nothing was looked at"
+        verdict = f"NOT KNOWN   {blind}; {rest}"
     else:
         rest = " BUT WHAT IS MEANT TO STAY" if answer.kept else ""
         old = " THAT OLD" if answer.younger else ""
         verdict = f"NOTHING{old}{whose.upper()} FOUND{rest}   "
         verdict += f"{_younger(answer)}; nothing else " if answer.younger else ""
-        verdict += "in what was looked at"
-    yield from wrap(f"{verdict}: {seen}." if looked["pairs"] else f"{verdict}.", width, "  ")
+        verdict += seen if looked["pairs"] else "in what was looked at"
+    yield from wrap(f"{verdict}.", width, "  ")
     account = f"account {found.account}" if found.account else "account not known"
     where = f", asked at {found.endpoint} and not at AWS" if found.endpoint else ""
     yield from wrap(f"{account}{where} · {stamp(found.time)} · read-only, nothing was changed", width, "  ")
@@ -81,9 +83,9 @@ def _head(answer: Answer, width: int) -> Iterator[str]:
             width, "  ",
         )  # fmt: skip
         if answer.others:
-            kinds = ", ".join(f"{kind} {count:,}" for kind, count in sorted(answer.others.items()))
+            told = ", ".join(f"{kind} {count:,}" for kind, count in sorted(answer.others.items()))
             yield from wrap(
-                f"{many(answer.others.total(), 'other thing')} that the run does not explain: {kinds}",
+                f"{many(answer.others.total(), 'other thing')} that the run does not explain: {told}",
                 width,
                 "  ",
             )
