@@ -152,7 +152,38 @@ def stopped(disks: int) -> str:
 def test_numbers_of_volumes(account: World, disks: int, why: str) -> None:
     """A stopped machine with none, one and two."""
     account.answer("ec2:DescribeInstances", stopped(disks))
-    assert [row["why"] for row in listed(*HERE, "instance")["items"]] == [why]
+    assert [row["why"].partition("; if it")[0] for row in listed(*HERE, "instance")["items"]] == [why]
+
+
+def test_what_could_not_be_looked_at_is_not_what_was(account: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first line counts what was looked at as that, and the rest beside it."""
+    monkeypatch.setenv("COLUMNS", "400")
+    ec2().create_volume(Size=1, AvailabilityZone="eu-west-1a")
+    account.refuse("ec2:DescribeAddresses", "UnauthorizedOperation", status=403)
+    first = leftovers(*HERE, "volume,address", code=1).stdout.splitlines()[0]
+    assert first == (
+        "STILL THERE   1 thing in 1 region, in what was looked at: 1 kind of thing in 1 region; "
+        "1 place could not be looked at."
+    )
+    first = leftovers(*HERE, "snapshot,image,address", code=1).stdout.splitlines()[0]
+    assert first.endswith("looked at; nothing found in what was looked at: 2 kinds of things in 1 region.")
+
+
+def test_a_protection_that_no_list_tells(account: World) -> None:
+    """EC2 refuses to end a protected machine: how to end the protection stands there; a spot machine has none."""
+    spot = stopped(1).replace("</instanceId>", "</instanceId><instanceLifecycle>spot</instanceLifecycle>")
+    for kind in ("instance", "attached-volume"):
+        account.answer("ec2:DescribeInstances", stopped(1))
+        account.answer(
+            "ec2:DescribeVolumes",
+            "<R><volumeSet><item><volumeId>vol-0</volumeId><status>in-use</status></item></volumeSet></R>",
+        )
+        (row,) = listed(*HERE, kind)["items"]
+        assert any("terminate-instances" in text for text in row["remove"])
+        assert "`aws ec2 modify-instance-attribute … --no-disable-api-termination`" in row["why"]
+        account.answer("ec2:DescribeInstances", spot)
+        (row,) = listed(*HERE, kind)["items"]
+        assert "protected" not in row["why"]
 
 
 def test_no_command_and_why(account: World) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from loadsheet.cloud.aws.failures import CallFailed
 from loadsheet.cloud.leftovers.item import Item, command, moment
-from loadsheet.cloud.leftovers.machines import ending
+from loadsheet.cloud.leftovers.machines import ending, guard
 from loadsheet.cloud.leftovers.makers import backup, managed, owner, through
 from loadsheet.cloud.leftovers.registry import OneUnseen, Place, kind
 from loadsheet.text import many
@@ -72,6 +72,7 @@ class _Held:
     stays: bool
     ends: tuple[str, ...]
     service: str
+    guard: str
 
 
 def _volume(disk: dict[str, Any]) -> str:
@@ -108,7 +109,9 @@ def attached_volumes(place: Place) -> Iterator[Item]:
                 ends = (*first, *ends)
             for disk in disks if stopped else staying:
                 stays = disk in staying
-                held[_volume(disk)] = _Held(machine, state, stopped, stays, ends, managed(row))
+                held[_volume(disk)] = _Held(
+                    machine, state, stopped, stays, ends, managed(row), guard(row, ends)
+                )
     if not held:
         return
     used = [{"Name": "status", "Values": ["in-use"]}]
@@ -118,6 +121,7 @@ def attached_volumes(place: Place) -> Iterator[Item]:
         on = held[row["VolumeId"]]
         why = [f"{on.machine} is stopped, its volume is billed"] if on.stopped else []
         why += [f"it stays when {on.machine} is terminated"] if on.stays else []
+        why += [f"{on.machine}: {on.guard}"] if on.guard else []
         form = str(row.get("VolumeType", ""))
         yield place.item(
             row["VolumeId"], f"on a {on.state} machine", "; ".join(why), row.get("Tags") or [],

@@ -16,6 +16,10 @@ from loadsheet.text import many
 #: families with accelerators: GPUs, Trainium, Inferentia, Gaudi, media, FPGA; as recalled, all in moto 5.2.5's types
 _GPU: Final = re.compile(r"(p|g|gr|trn|inf|dl|vt|f)[0-9]")
 _GONE: Final = ("terminated", "shutting-down")
+_GUARD: Final = (
+    "if it is protected from termination, end that first: "
+    "`aws ec2 modify-instance-attribute … --no-disable-api-termination`"
+)
 
 
 def is_gpu(instance_type: str) -> bool:
@@ -76,8 +80,9 @@ def instances(place: Place) -> Iterator[Item | CallFailed]:
             if row.get("InstanceLifecycle") == "spot":
                 request = row.get("SpotInstanceRequestId") or "a request"
                 why += f"; spot, look whether {request} starts it again"
+            why += "".join(f"; {words}" for words in (hint, guard(row, ends)) if words)
             yield place.item(
-                row.get("InstanceId", ""), state, f"{why}; {hint}" if hint else why, row.get("Tags") or [],
+                row.get("InstanceId", ""), state, why, row.get("Tags") or [],
                 created=moment(row.get("LaunchTime")), type=form, gpu=is_gpu(form),
                 billed=(form, "instance") if runs and not paid else (), remove=ends, **through(managed(row)),
                 extra="volumes" if runs and disks > len(kept) else "",
@@ -112,6 +117,16 @@ def ending(row: Mapping[str, Any], region: str) -> tuple[str, tuple[str, ...]]:
     if made is not None and made.remove is not None:
         return made.again, made.remove
     return made.again if made else "", command("ec2", "terminate-instances", region, instance_ids=id)
+
+
+def guard(row: Mapping[str, Any], ends: tuple[str, ...]) -> str:
+    """What to do first where EC2 may refuse to terminate a machine; "" where it does not.
+
+    The list does not tell the protection. It holds back neither a group nor a spot machine, which cannot have it:
+    docs.aws.amazon.com, "Change instance termination protection".
+    """
+    plain = any(text.startswith("aws ec2 terminate-instances ") for text in ends)
+    return _GUARD if plain and row.get("InstanceLifecycle") != "spot" else ""
 
 
 def _own(row: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,10 @@ from loadsheet.cloud.leftovers.registry import Place, kind
 from loadsheet.text import many
 
 _VALUES: Final = 200  # a filter of EC2 takes no more values
+_GUARD: Final = (
+    "if it is protected from deletion, end that first: `aws elbv2 modify-load-balancer-attributes … "
+    "--attributes Key=deletion_protection.enabled,Value=false`"
+)
 _NO_ENDPOINT: Final = ("deleted", "deleting", "failed", "expired")
 
 
@@ -110,7 +114,7 @@ def load_balancers(place: Place) -> Iterator[Item]:
             for at in zone.get("LoadBalancerAddresses") or ()
         ]
         why, after = (
-            "billed by the hour, traffic or not",
+            f"billed by the hour, traffic or not; {_GUARD}",
             _released(held, place.region),
         )
         if after:
