@@ -66,6 +66,23 @@ def test_a_machine_of_a_group(account: World) -> None:
     assert listed(*HERE, "instance,auto-scaling-group", code=0)["items"] == []
 
 
+def test_a_machine_goes_with_its_group(account: World) -> None:
+    """Where the group's own command is in the list, its machine has none, and what it leaves is given back."""
+    id = group("workers")
+    rows = {row["kind"]: row for row in listed(*HERE, "instance,auto-scaling-group")["items"]}
+    assert "--force-delete" in rows["auto-scaling-group"]["remove"][0]
+    goes = "it goes with the auto-scaling group workers, whose command ends both"
+    assert (rows["instance"]["remove"], rows["instance"]["no_command"]) == ([], goes)
+    assert "lower what it wants" not in rows["instance"]["why"]
+    address = ec2().allocate_address(Domain="vpc")["AllocationId"]
+    ec2().associate_address(InstanceId=id, AllocationId=address)
+    rows = {row["kind"]: row for row in listed(*HERE, "instance,auto-scaling-group")["items"]}
+    assert [text.split()[2] for text in rows["instance"]["remove"]] == ["release-address"]
+    assert rows["instance"]["why"].endswith(goes)
+    client("autoscaling").delete_auto_scaling_group(AutoScalingGroupName="workers", ForceDelete=True)
+    assert listed(*HERE, "instance,auto-scaling-group", code=0)["items"] == []
+
+
 def test_a_stopped_machine_of_a_group(account: World) -> None:
     """Its volume's commands end it through the group, too, and no plain terminate-instances is among them."""
     (machine,) = started("eu-west-1", "m5.large")
@@ -185,6 +202,10 @@ def test_what_a_balancer_leaves(account: World) -> None:
     )
     row = only(listed(*HERE, "load-balancer"))
     assert "192.0.2.1 stays" in row["why"]
+    assert (
+        "modify-load-balancer-attributes … --attributes Key=deletion_protection.enabled,Value=false"
+        in row["why"]
+    )
     assert row["remove"][1] == "aws ec2 release-address --region eu-west-1 --allocation-id eipalloc-1"
     assert row["state"] == "not told"  # and no empty word
 

@@ -121,6 +121,7 @@ def _answer(
     from loadsheet.cloud.leftovers.elsewhere import not_looked
     from loadsheet.cloud.leftovers.keep import split
     from loadsheet.cloud.leftovers.look import look, open_account, unopened
+    from loadsheet.cloud.leftovers.makers import with_groups
     from loadsheet.cloud.leftovers.narrow import loud, of_run, older_than
 
     timeout, wait = _above(given, "timeout", "10min"), _above(given, "wait", "3s")
@@ -153,6 +154,7 @@ def _answer(
         answer.items, answer.others = of_run(answer.items, span)
     if age is not None:
         answer.items, answer.younger = older_than(answer.items, age, found.time)
+    answer.items = with_groups(answer.items)
     return answer
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from loadsheet.cloud.leftovers.item import command, tags_of
+from loadsheet.cloud.leftovers.item import Item, command, tags_of
 
 _AGAIN: Final = "starts another in its place"
 _GROUP: Final = "aws:autoscaling:groupName"
+_LOWER: Final = ", or lower what it wants together with the machine (refused at the group's least size)"
+_THROUGH: Final = "aws autoscaling terminate-instance-in-auto-scaling-group "
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def maker(tags: object, region: str, instance: str = "") -> Maker | None:
         return tools[0] if tools else None
     group = Maker(
         f"the auto-scaling group {found[_GROUP]}", _AGAIN,
-        "remove the group first, or lower what it wants together with the machine (refused at the group's least size)",
+        f"remove the group first{_LOWER}",
         command("autoscaling", "terminate-instance-in-auto-scaling-group", region,
                 "--should-decrement-desired-capacity", instance_id=instance),
     )  # fmt: skip
@@ -83,6 +85,36 @@ def maker(tags: object, region: str, instance: str = "") -> Maker | None:
         if tools
         else group
     )
+
+
+def with_groups(items: Iterable[Item]) -> list[Item]:
+    """The items, without the commands for a machine whose auto-scaling group is among them and removed as a whole."""
+    rows = list(items)
+    removed = {
+        (item.region, item.id) for item in rows
+        if item.kind == "auto-scaling-group"
+        and any(text.startswith("aws autoscaling delete-auto-scaling-group ") for text in item.remove)
+    }  # fmt: skip
+    gone = {
+        text: (item.tags or {})[_GROUP]
+        for item in rows
+        if item.kind == "instance" and (item.region, (item.tags or {}).get(_GROUP)) in removed
+        for text in item.remove
+        if text.startswith(_THROUGH)
+    }
+
+    def without(item: Item) -> Item:
+        group = next((gone[text] for text in item.remove if text in gone), None)
+        if group is None:
+            return item
+        machine = "it" if item.kind == "instance" else "its machine"
+        goes = f"{machine} goes with the auto-scaling group {group}, whose command ends both"
+        left, why = tuple(text for text in item.remove if text not in gone), item.why.replace(_LOWER, "")
+        return replace(
+            item, remove=left, why=f"{why}; {goes}" if left else why, no_command="" if left else goes
+        )
+
+    return [without(item) for item in rows]
 
 
 def _nodes(tags: Mapping[str, str], region: str) -> Maker:
