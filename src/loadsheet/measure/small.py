@@ -55,7 +55,9 @@ def shrink(config: Mapping[str, Any], layers: int = 2) -> dict[str, Any]:
             out["head_dim"] = out["qk_rope_head_dim"]
         if isinstance(out.get("qk_head_dim"), int):
             out["qk_head_dim"] = out["qk_nope_head_dim"] + out["qk_rope_head_dim"]
-    if isinstance(out.get("n_routed_experts"), int):  # groups that a class would make of them: no more than one
+    if isinstance(
+        out.get("n_routed_experts"), int
+    ):  # groups that a class would make of them: no more than one
         out |= {key: 1 for key in ("n_group", "topk_group") if out.get(key) is None}
     for key in SPECIAL:
         if key in out and isinstance(out.get("vocab_size"), int):
