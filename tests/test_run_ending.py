@@ -14,8 +14,8 @@ from torture.killing import Life, Script, start_server
 from torture.small import Training
 
 import loadsheet as ls
+from loadsheet.run.errors import STOPS
 from loadsheet.run.saver import Saver
-from loadsheet.run.signals import STOPS
 
 # tests keep their models for looking at
 pytestmark = pytest.mark.filterwarnings("ignore:.*lives but was not kept")

@@ -14,8 +14,8 @@ from torture.small import Training
 
 import loadsheet as ls
 from loadsheet.history.index import find
+from loadsheet.run.errors import STOPS
 from loadsheet.run.saves import Saves
-from loadsheet.run.signals import STOPS
 
 # tests keep their models for looking at
 pytestmark = pytest.mark.filterwarnings("ignore:.*lives but was not kept")

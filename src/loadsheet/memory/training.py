@@ -353,11 +353,11 @@ class _Step:
         taped, order = self.taped, self.model.order
         # a first block that was taped by itself (frozen embedding) shifts the runs by one
         last = taped.runs[order[-1] if order and len(taped.runs) == len(self.model.runs) else -1][0]
-        total: Any = 0
-        for summary, count in taped.runs:
-            total = total + self._kept(summary) * count
-        if self.recompute:
-            total = self.checkpoints().amount
+        total: Any = (
+            self.checkpoints().amount
+            if self.recompute
+            else sum((self._kept(summary) * count for summary, count in taped.runs), start=0)
+        )
         made = taped.after.weight_grad_bytes
         here = [
             self.early() or self.gradients(made),

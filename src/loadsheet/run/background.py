@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import Final
 
-_ASKED_TO_STOP: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
+from loadsheet.run.errors import STOPS
 
 
 class Background(threading.Thread):
@@ -19,5 +18,5 @@ class Background(threading.Thread):
 
     def run(self) -> None:
         """As any thread."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _ASKED_TO_STOP)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         super().run()

@@ -19,14 +19,13 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
 
 from loadsheet.errors import shorten
 from loadsheet.run.errors import BadCheckpoint
-from loadsheet.run.leaving import BUSY, kill_after, workers_may_die
+from loadsheet.run.leaving import BUSY, at_the_end, kill_after, workers_may_die
 from loadsheet.run.sources import Step, source_of
 from loadsheet.run.tell import tell
 
@@ -49,7 +48,7 @@ class Batches:
         self.wait_seconds = 0.0
         self._pid = os.getpid()
         _alive.add(self)
-        _close_at_the_end()
+        at_the_end(_close_all)
 
     def __iter__(self) -> Batches:
         return self
@@ -133,22 +132,13 @@ class Batches:
 
 _of_the_parent: list[Any] = []
 _alive: weakref.WeakSet[Batches] = weakref.WeakSet()
-_watching = 0  # the process in which `_close_all` will be called
-
-
-def _close_at_the_end() -> None:
-    """End the workers when this process ends, by an exception too, before multiprocessing waits for them.
-
-    It asks them with SIGTERM, which they ignore, and would wait for ever. `atexit` does not do: a process
-    that multiprocessing has started does not run it.
-    """
-    global _watching  # noqa: PLW0603
-    if _watching != os.getpid():
-        _watching = os.getpid()
-        Finalize(None, _close_all, exitpriority=100)
 
 
 def _close_all() -> None:
+    """End the workers when this process ends, by an exception too, before multiprocessing waits for them.
+
+    It asks them with SIGTERM, which they ignore, and would wait for ever.
+    """
     for batches in list(_alive):
         batches.close()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dis
 import re
+from collections.abc import Sequence
 from types import CodeType
 from typing import Final
 
@@ -31,7 +32,7 @@ def carried(code: CodeType, at: int) -> set[str]:
     if len(instructions) > LONGEST:
         return set()
     number = {each.offset: k for k, each in enumerate(instructions)}
-    here = max((k for k, each in enumerate(instructions) if each.offset <= at), default=0)
+    here = index_at(instructions, at)
     jumps = {*dis.hasjrel, *dis.hasjabs}
 
     def entered(to: int, source: int, again: bool = False) -> Node:
@@ -87,6 +88,11 @@ def carried(code: CodeType, at: int) -> set[str]:
             live[node] = found
             todo += [one for one in before.get(node, []) if one in round_trip]
     return live[start] & set().union(*writes.values())
+
+
+def index_at(instructions: Sequence[dis.Instruction], at: int) -> int:
+    """Which of the instructions of a code is at a byte: the last that does not begin behind it."""
+    return max((k for k, each in enumerate(instructions) if each.offset <= at), default=0)
 
 
 def _uses(each: dis.Instruction) -> tuple[set[str], set[str]]:

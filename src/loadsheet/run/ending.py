@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadsheet.run.errors import REQUEUE, Stopped
+from loadsheet.run.errors import REQUEUE, STOPS, Stopped
 from loadsheet.run.notices import Notice, Notices
-from loadsheet.run.signals import STOPS, StopSignals
+from loadsheet.run.signals import StopSignals
 from loadsheet.units import format_duration
 
 #: a save is begun only if this many times its measured duration is left

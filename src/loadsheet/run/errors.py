@@ -21,6 +21,7 @@ The tree::
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 
 from loadsheet.errors import BadFile, BadInput, LoadsheetError
@@ -29,6 +30,13 @@ from loadsheet.errors import BadFile, BadInput, LoadsheetError
 REQUEUE = 75
 #: exit status after Ctrl-C, as shells count it: 128 + SIGINT
 INTERRUPTED = 130
+#: the signals that ask to stop, each with the exit status once the state is saved
+STOPS = {
+    signal.SIGTERM: REQUEUE,
+    signal.SIGUSR1: REQUEUE,
+    signal.SIGHUP: REQUEUE,  # the terminal is gone
+    signal.SIGINT: INTERRUPTED,
+}
 
 
 class RunWarning(UserWarning):

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from loadsheet.run.background import Background
 
@@ -87,13 +87,20 @@ def end_workers_at_exit() -> None:
     and waits for it without limit: a loader that is still referred to then, and has not ended its workers
     itself, would never let go. What is still there after a second is killed before that.
     """
-    if "pid" not in _ENDING or _ENDING["pid"] != os.getpid():
-        _ENDING["pid"] = os.getpid()
-        # not atexit: a child of multiprocessing runs these only
-        multiprocessing.util.Finalize(None, _end_workers, exitpriority=100)
+    at_the_end(_end_workers)
 
 
-_ENDING: dict[str, int] = {}
+def at_the_end(do: Callable[[], None]) -> None:
+    """Call it once when this process ends, before multiprocessing waits for children, however often it is asked.
+
+    Not atexit: a child of multiprocessing runs these only.
+    """
+    if _registered.get(do) != os.getpid():
+        _registered[do] = os.getpid()
+        multiprocessing.util.Finalize(None, do, exitpriority=100)
+
+
+_registered: dict[Callable[[], None], int] = {}
 
 
 def _end_workers() -> None:
@@ -157,6 +164,11 @@ def _watch(
         hard.daemon = True
         hard.start()
         atexit._run_exitfuncs()
+    end_now(code)
+
+
+def end_now(code: int) -> NoReturn:
+    """End the process with a status; nothing more runs, but what was printed is written."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()

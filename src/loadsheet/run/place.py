@@ -11,7 +11,7 @@ import inspect
 from types import CodeType, FrameType
 from typing import Final
 
-from loadsheet.run.carried import ALWAYS, ENDS, LONGEST
+from loadsheet.run.carried import ALWAYS, ENDS, LONGEST, index_at
 from loadsheet.run.reach import user_frames
 
 #: a call of these waits without being among the calls in progress
@@ -42,8 +42,8 @@ class Place:
 
 def _at(frame: FrameType) -> str:
     """The name of the instruction that a call is at."""
-    at = [each.opname for each in dis.get_instructions(frame.f_code) if each.offset <= frame.f_lasti]
-    return at[-1] if at else ""
+    instructions = list(dis.get_instructions(frame.f_code))
+    return instructions[index_at(instructions, frame.f_lasti)].opname
 
 
 def _way(code: CodeType, at: int, to: int) -> bool:
@@ -51,7 +51,7 @@ def _way(code: CodeType, at: int, to: int) -> bool:
     bytecode = dis.Bytecode(code)
     instructions = list(bytecode)
     number = {each.offset: k for k, each in enumerate(instructions)}
-    here, head = (max((k for o, k in number.items() if o <= byte), default=0) for byte in (at, to))
+    here, head = (index_at(instructions, byte) for byte in (at, to))
     if len(instructions) > LONGEST:
         return True
     jumps = {*dis.hasjrel, *dis.hasjabs}

@@ -23,20 +23,11 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-from loadsheet.run.errors import INTERRUPTED, REQUEUE, Stopped
-from loadsheet.run.leaving import of_torch, see_to_the_end, waits_for_threads
+from loadsheet.run.errors import STOPS, Stopped
+from loadsheet.run.leaving import end_now, of_torch, see_to_the_end, waits_for_threads
 from loadsheet.run.place import Place
 from loadsheet.run.streams import let_go_of_what_is_gone
 from loadsheet.run.tell import tell
-
-#: signal -> exit status once the state is saved
-STOPS = {
-    signal.SIGTERM: REQUEUE,
-    signal.SIGUSR1: REQUEUE,
-    signal.SIGHUP: REQUEUE,  # the terminal is gone
-    signal.SIGINT: INTERRUPTED,
-}
-
 
 #: seconds after which a signal that came while a loop was being left is sent anew
 _AGAIN: Final = 0.1
@@ -101,9 +92,8 @@ class StopSignals:
             if signal.getsignal(number) in (self._handle, signal.SIG_DFL):
                 signal.signal(number, self.earlier(number))
         late = self._late if heard or self.received is None else self.received
-        if (
-            late is not None and self._again is None
-        ):  # for an error on its way, and for what comes after `break`
+        # for an error on its way, and for what comes after `break`
+        if late is not None and self._again is None:
             self.received = late
             self._again = threading.Timer(_AGAIN, self._send, [late])
             self._again.daemon = True
@@ -314,10 +304,7 @@ def _end_with_status(code: int) -> None:
     def end() -> None:
         atexit.unregister(end)
         atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(AttributeError, OSError, ValueError):
-                stream.flush()
-        os._exit(code)
+        end_now(code)
 
     atexit.register(end)  # the last that is registered is the first that is called
 

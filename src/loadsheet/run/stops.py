@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,13 +11,13 @@ from typing import Final, NoReturn
 
 from loadsheet.errors import LoadsheetError, one_line
 from loadsheet.run import ending
-from loadsheet.run.errors import Stopped
-from loadsheet.run.leaving import see_to_the_end
+from loadsheet.run.errors import STOPS, Stopped
+from loadsheet.run.leaving import end_now, see_to_the_end
 from loadsheet.run.log import Log
 from loadsheet.run.notices import Notices
 from loadsheet.run.progress import Progress
 from loadsheet.run.saves import Saves
-from loadsheet.run.signals import STOPS, Outside, StopSignals, Uncaught
+from loadsheet.run.signals import Outside, StopSignals, Uncaught
 from loadsheet.run.tell import tell
 from loadsheet.run.waiting import Waiting
 from loadsheet.units import format_duration
@@ -97,10 +96,7 @@ class Stops:
         if which is None:
             return
         if self.outside.exiting:
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(AttributeError, OSError, ValueError):
-                    stream.flush()
-            os._exit(STOPS[which])
+            end_now(STOPS[which])
         if not ours or threading.current_thread() is not threading.main_thread():
             os.kill(os.getpid(), which)  # somebody else's, or Ctrl-C
             return

@@ -11,15 +11,15 @@ import contextlib
 import os
 import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
 from loadsheet.run.background import Background
-from loadsheet.run.leaving import OURS, OURS_AT_MOST, waited_for
-from loadsheet.run.signals import STOPS, StopSignals
+from loadsheet.run.errors import STOPS
+from loadsheet.run.leaving import OURS, OURS_AT_MOST, end_now, waited_for
+from loadsheet.run.signals import StopSignals
 from loadsheet.run.streams import let_go_of_what_is_gone
 from loadsheet.units import format_duration
 
@@ -101,7 +101,4 @@ class Waiting:
             f"stopped by {which.name}, but no step has ended for {format_duration(limit)}: the process ends by "
             "force; the same command goes on from the newest checkpoint"
         )
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(AttributeError, OSError, ValueError):
-                stream.flush()
-        os._exit(STOPS[which])
+        end_now(STOPS[which])

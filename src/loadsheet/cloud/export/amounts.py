@@ -5,8 +5,9 @@ Two formulas stand here, each with its margin in a named constant:
     time cap   =  1.5 · high estimate + 15 min + grace      for the whole work, at once
     grace      =  1.3 · save + step                         seconds between being told to stop and the end
 
-The sheet predicts steps only. Starting (imports, building, restoring) is what the 15 minutes are for; a run that
-is slower than one and a half times its high estimate reaches the cap and stops, with its checkpoint written.
+The sheet predicts steps, and what was signed with it of interruptions and saves. Starting (imports, building,
+restoring) is what the 15 minutes are for; a run that is slower than one and a half times its high estimate reaches
+the cap and stops, with its checkpoint written.
 """
 
 from __future__ import annotations
