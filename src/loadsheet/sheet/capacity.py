@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from loadsheet.arch.model import Model
@@ -31,8 +32,11 @@ class Probe:
 
     def peak(self, model: Model | None = None, **options: Any) -> Estimate:
         """The peak of the same question with some options changed."""
+        return self.peak_of(self.recipe(model, **options), model)
+
+    def peak_of(self, made: Recipe, model: Model | None = None) -> Estimate:
+        """The peak of a recipe of that question."""
         target = model or self.sheet.model
-        made = self.recipe(target, **options)
         if isinstance(made, Training):
             return training_memory(target, made, self.sheet.gpus).peak
         return serving_memory(target, made).peak
@@ -118,9 +122,13 @@ def capacity(sheet: Any) -> Capacity:
     longest = learned_positions(sheet.model) or LIMIT
     seq = greatest(lambda n: probe.peak(seq=n).high, usable, r.seq, longest)
     presets = largest_presets(usable, sheet.gpu.device)
-    can = [not missing(sheet.gpu, recipe(**options)) for _, options in USES]
-    shown = tuple(found for found, possible in zip(presets, can, strict=True) if possible)
+    shown = tuple(f for f, made in zip(presets, _uses(), strict=True) if not missing(sheet.gpu, made))
     return Capacity(batch, seq, shown, (1, USE_SEQ))
+
+
+@cache
+def _uses() -> tuple[Recipe, ...]:
+    return tuple(recipe(**options) for _, options in USES)
 
 
 _largest: dict[tuple[int, str], tuple[tuple[str, str | None, int], ...]] = {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from loadsheet.arch.checked import CHECKED
 from loadsheet.arch.families import contradicted
 from loadsheet.arch.layers.base import Embedding
-from loadsheet.arch.model import Model
+from loadsheet.arch.model import Model, Taped
 from loadsheet.arch.read import model as find_model
 from loadsheet.errors import BadInput, UnknownKey, shorten
 from loadsheet.hardware import Gpu
@@ -123,19 +123,16 @@ class Sheet:
         self.gpus_defaulted = gpus_defaulted
         self.options = dict(options)
         self.closed, self.interruptions = closed, interruptions
-        self.calibration: Calibration | None = None
+        self.calibration = self._calibrated(gpu)
+        self._taped: Taped | None = None
         if isinstance(recipe, Training):
-            if closed is not None:
-                self.calibration = _calibrate(closed, model, recipe, gpu)
-            measured = None if self.calibration is None else self.calibration.mfu
-            if measured is not None:
+            if self.calibration is not None:
                 self.recipe = replace(recipe, defaulted=recipe.defaulted - {"mfu"})
-            taped = tape_training(model, recipe)
-            account = training_memory(model, recipe, gpus, taped)
-            self.compute: Compute = training_compute(model, recipe, gpu, gpus, taped, measured)
+            self._taped = tape_training(model, recipe)
+            account = training_memory(model, recipe, gpus, self._taped)
         else:
             account = serving_memory(model, recipe)
-            self.compute = serving_compute(model, recipe, gpu, gpus)
+        self.compute: Compute = self._compute(recipe, gpu, self.calibration)
         marketed = gpu.memory_usable_bytes if gpu.own else gpu.memory_marketed_gb * GB
         if marketed < gpu.memory_usable_bytes:  # sheets print GB and mean GiB
             marketed = gpu.memory_marketed_gb * GIB
@@ -231,9 +228,21 @@ class Sheet:
             **{**self.options, **options},
         )
 
-    def on(self, gpu: Gpu) -> Sheet:
-        """The same question on another GPU, without a price."""
-        return plan(self.model, gpu, self._given_gpus, calibration=self.closed, **self.options)
+    def compute_on(self, gpu: Gpu) -> Compute:
+        """FLOPs and time of the same recipe on another GPU of the same maker; BadInput if it has no rate for it."""
+        return self._compute(self.recipe, gpu, self._calibrated(gpu))
+
+    def _calibrated(self, gpu: Gpu) -> Calibration | None:
+        if self.closed is None or not isinstance(self.recipe, Training):
+            return None
+        return _calibrate(self.closed, self.model, self.recipe, gpu)
+
+    def _compute(self, made: Recipe, gpu: Gpu, calibration: Calibration | None) -> Compute:
+        if isinstance(made, Training):
+            assert self._taped is not None
+            measured = None if calibration is None else calibration.mfu
+            return training_compute(self.model, made, gpu, self.gpus, self._taped, measured)
+        return serving_compute(self.model, made, gpu, self.gpus)
 
     @property
     def _given_gpus(self) -> int | None:

@@ -11,7 +11,7 @@ from loadsheet.errors import LoadsheetError
 from loadsheet.hardware import gpus as all_gpus
 from loadsheet.ledger import Estimate
 from loadsheet.memory.terms import overhead
-from loadsheet.recipe import Serving, Training
+from loadsheet.recipe import Recipe, Serving, Training
 from loadsheet.sheet.capacity import Probe
 from loadsheet.sheet.software import missing
 from loadsheet.units import format_bytes
@@ -54,9 +54,10 @@ def remedies(sheet: Any) -> tuple[Remedy, ...]:
     before = sheet.memory.peak.mid
     for effort, (change, costs, options) in enumerate(_candidates(sheet)):
         try:
-            if _needs_more(sheet, probe, options):
+            made = probe.recipe(**options)
+            if _needs_more(sheet, made):
                 continue
-            peak = probe.peak(**options)
+            peak = probe.peak_of(made)
         except LoadsheetError:
             continue  # a change that this model cannot take (rank beyond its width, ...)
         weight = effort if set(options) <= _KEEPS else _GIVES_UP + effort
@@ -74,9 +75,9 @@ def remedies(sheet: Any) -> tuple[Remedy, ...]:
     return tuple(sorted([*useful, *_hardware(sheet)], key=lambda r: (_RANK[r.verdict], r.effort)))
 
 
-def _needs_more(sheet: Any, probe: Probe, options: dict[str, Any]) -> bool:
-    """Whether a change needs software that the hardware is not known to have, and the sheet itself does not."""
-    return len(missing(sheet.gpu, probe.recipe(**options))) > len(missing(sheet.gpu, sheet.recipe))
+def _needs_more(sheet: Any, made: Recipe) -> bool:
+    """Whether a changed recipe needs software that the hardware is not known to have, and the sheet's own does not."""
+    return len(missing(sheet.gpu, made)) > len(missing(sheet.gpu, sheet.recipe))
 
 
 def _candidates(sheet: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -214,9 +215,10 @@ def _last_resorts(sheet: Any, probe: Probe, before: float) -> list[Remedy]:
             if seq != r.seq:
                 options["seq"] = seq
             try:
-                if _needs_more(sheet, probe, options):
+                made = probe.recipe(**options)
+                if _needs_more(sheet, made):
                     break
-                peak = probe.peak(**options)
+                peak = probe.peak_of(made)
             except LoadsheetError:
                 break
             if probe.verdict(peak) == "fits":
@@ -310,7 +312,7 @@ def _hardware(sheet: Any) -> list[Remedy]:
     )
     for gpu in larger:
         try:
-            longer = sheet.on(gpu).compute.step_seconds.mid / sheet.compute.step_seconds.mid
+            longer = sheet.compute_on(gpu).step_seconds.mid / sheet.compute.step_seconds.mid
         except LoadsheetError:
             continue  # no rate for this precision
         if out[-1:] and out[-1].verdict == "fits" and longer > 1:
